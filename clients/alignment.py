@@ -1,0 +1,239 @@
+"""Feedback alignment on any model, for the length of a ``with`` block."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils.weight_norm import WeightNorm
+
+from .feedback import ConvFeedback, LinearFeedback
+
+__all__ = ["FEEDBACKS", "SCALINGS", "eligible_layers", "feedback_alignment"]
+
+FEEDBACKS = ("global",)
+SCALINGS = ("tensor", "channel", "none")
+
+_CONVOLUTIONS = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
+_KINDS = (nn.Linear, *_CONVOLUTIONS)
+
+
+def eligible_layers(model: nn.Module) -> list[str]:
+    """Name the layers of ``model`` that can use feedback alignment, in module order.
+
+    These are its ``Linear``, ``Conv1d``, ``Conv2d`` and ``Conv3d`` layers. Left out are
+    subclasses with a ``forward`` of their own, and the layers inside
+    ``nn.MultiheadAttention``, which uses their weights but never calls them.
+    """
+    called_by_no_one = {
+        id(child)
+        for parent in model.modules()
+        if isinstance(parent, nn.MultiheadAttention)
+        for child in parent.modules()
+    }
+    return [
+        name
+        for name, layer in model.named_modules()
+        if _runs_the_stock_forward(layer) and id(layer) not in called_by_no_one
+    ]
+
+
+@contextmanager
+def feedback_alignment(
+    model: nn.Module,
+    layers: Iterable[str],
+    *,
+    feedback: str = "global",
+    scaling: str = "tensor",
+) -> Iterator[None]:
+    """Let the named layers propagate the error with the weights they have on entry.
+
+    Inside the block a named layer computes its output, and the gradients of its weight
+    and bias, as always; the gradient of its *input* goes through ``B``, the weight it
+    had on entry, rescaled to the norm of its present weight (paper, Section 4.1). On
+    exit the model is as it was. No layer, or no step: plain backpropagation.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Any model. Enter with the received global weights loaded.
+    layers : Iterable[str]
+        Names as in ``model.named_modules()``; see :func:`eligible_layers`.
+    feedback : str (default: "global")
+        Where ``B`` comes from: ``"global"``, the weight on entry.
+    scaling : str (default: "tensor")
+        ``"tensor"``: ``B`` has the norm of the present weight (the paper);
+        ``"channel"``: the same for each output channel; ``"none"``: no rescaling.
+
+    Raises
+    ------
+    ValueError
+        For an unknown or ineligible layer, ``feedback`` or ``scaling``.
+    """
+    if isinstance(layers, str):
+        raise ValueError(f"layers must be a collection of names, not {layers!r}")
+    if feedback not in FEEDBACKS:
+        raise ValueError(f"feedback {feedback!r} is unknown; allowed: {FEEDBACKS}")
+    if scaling not in SCALINGS:
+        raise ValueError(f"scaling {scaling!r} is unknown; allowed: {SCALINGS}")
+    names = list(dict.fromkeys(layers))
+    eligible = eligible_layers(model)
+    if wrong := [name for name in names if name not in eligible]:
+        raise ValueError(
+            f"no feedback alignment for layer {', '.join(map(repr, wrong))}: unknown, "
+            "not eligible, or already aligned; "
+            f"eligible layers: {', '.join(eligible) or 'none'}"
+        )
+    forwards = [_FeedbackForward(model.get_submodule(n), scaling) for n in names]
+    for forward in forwards:
+        forward.attach()
+    try:
+        yield
+    finally:
+        for forward in forwards:
+            forward.detach()
+
+
+def _runs_the_stock_forward(layer: nn.Module) -> bool:
+    """Whether calling ``layer`` runs torch's own ``forward`` of one of the kinds."""
+    kind: Any = next((kind for kind in _KINDS if isinstance(layer, kind)), None)
+    if kind is None or type(layer).forward is not kind.forward:
+        return False
+    # A bound copy of the class's own method is what a copied aligned layer carries.
+    own = vars(layer).get("forward")
+    return own is None or getattr(own, "__func__", None) is kind.forward
+
+
+class _FeedbackForward:
+    """The ``forward`` of one aligned layer; a copy of the layer gets a plain one."""
+
+    def __init__(self, layer: nn.Module, scaling: str) -> None:
+        self.layer: Any = layer
+        self.feedback = _weight_on_entry(layer)
+        self.norm_dims = {
+            "tensor": tuple(range(self.feedback.dim())),
+            "channel": tuple(range(1, self.feedback.dim())),
+            "none": None,
+        }[scaling]
+        self.norm = self._norm(self.feedback)
+
+    def attach(self) -> None:
+        # An instance attribute hides the method of the class until it is deleted.
+        self.hidden = vars(self.layer).get("forward")
+        vars(self.layer)["forward"] = self
+
+    def detach(self) -> None:
+        if self.hidden is None:
+            del vars(self.layer)["forward"]
+        else:
+            vars(self.layer)["forward"] = self.hidden
+
+    def __call__(self, input: Tensor) -> Tensor:
+        layer = self.layer
+        if not (torch.is_grad_enabled() and input.requires_grad):
+            # No error to propagate: the first layer, or an evaluation.
+            plain: Tensor = type(layer).forward(layer, input)
+            return plain
+        inputs = _as_autocast_would(input)
+        weight = layer.weight  # read once: a parametrised weight is computed here
+        scale = self._scale(weight)
+        if isinstance(layer, nn.Linear):
+            outputs = functional.linear(inputs.detach(), weight, layer.bias)
+            return _apply(LinearFeedback, inputs, outputs, self.feedback, scale)
+        return _aligned_convolution(layer, inputs, weight, self.feedback, scale)
+
+    def _norm(self, weight: Tensor) -> Tensor | None:
+        if self.norm_dims is None:
+            return None
+        norm: Tensor = torch.linalg.vector_norm(
+            weight.detach(),
+            dim=self.norm_dims,
+            keepdim=True,
+            # Half precision would give the scale three digits.
+            dtype=torch.promote_types(weight.dtype, torch.float32),
+        )
+        return norm
+
+    def _scale(self, weight: Tensor) -> Tensor | None:
+        """Return ``|w| / |W|``, exactly 1 while the weight is the one on entry."""
+        norm = self._norm(weight)
+        if norm is None or self.norm is None:
+            return None
+        return torch.where(self.norm > 0, norm / self.norm, 1.0)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return _plain_forward(copy.deepcopy(self.layer, memo))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _plain_forward, (self.layer,)
+
+
+def _plain_forward(layer: nn.Module) -> Any:
+    return MethodType(type(layer).forward, layer)
+
+
+def _weight_on_entry(layer: Any) -> Tensor:
+    """Return a copy of the layer's weight without changing the layer."""
+    modes = [(module, module.training) for module in layer.modules()]
+    # In training mode reading a spectrally normalised weight would change its buffers.
+    layer.eval()
+    try:
+        weight: Tensor = layer.weight
+        for hook in layer._forward_pre_hooks.values():
+            # torch's older weight_norm renews the weight only when the layer is called.
+            if isinstance(hook, WeightNorm) and hook.name == "weight":
+                weight = hook.compute_weight(layer)
+        return weight.detach().clone()
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _as_autocast_would(inputs: Tensor) -> Tensor:
+    """Cast as autocast is about to, so that input and gradient have one precision."""
+    device = inputs.device.type
+    if torch.is_autocast_enabled(device) and inputs.dtype is not torch.float64:
+        return inputs.to(torch.get_autocast_dtype(device))
+    return inputs
+
+
+def _aligned_convolution(
+    layer: Any, inputs: Tensor, weight: Tensor, feedback: Tensor, scale: Tensor | None
+) -> Tensor:
+    dims = next(n for kind, n in _CONVOLUTIONS.items() if isinstance(layer, kind))
+    convolve = (functional.conv1d, functional.conv2d, functional.conv3d)[dims - 1]
+    unbatched = inputs.dim() == dims + 1
+    if unbatched:
+        inputs = inputs.unsqueeze(0)
+    inputs, padding = _pad(layer, inputs, dims)
+    geometry = (layer.stride, padding, layer.dilation, layer.groups)
+    outputs = convolve(inputs.detach(), weight, layer.bias, *geometry)
+    joined = _apply(ConvFeedback, inputs, outputs, feedback, scale, *geometry)
+    return joined.squeeze(0) if unbatched else joined
+
+
+def _pad(layer: Any, inputs: Tensor, dims: int) -> tuple[Tensor, tuple[int, ...]]:
+    """Pad as far as the convolution cannot; autograd differentiates this part."""
+    if layer.padding_mode != "zeros":
+        margins = layer._reversed_padding_repeated_twice
+        return functional.pad(inputs, margins, layer.padding_mode), (0,) * dims
+    if not isinstance(layer.padding, str):
+        return inputs, layer.padding
+    # "same" or "valid": (before, after) for each axis, the last axis first.
+    margins = layer._reversed_padding_repeated_twice
+    before, after = margins[0::2], margins[1::2]
+    if before != after:
+        uneven = [m for b, a in zip(before, after, strict=True) for m in (0, a - b)]
+        inputs = functional.pad(inputs, uneven)
+    return inputs, tuple(reversed(before))
+
+
+def _apply(function: Any, *args: Any) -> Tensor:
+    joined: Tensor = function.apply(*args)
+    return joined

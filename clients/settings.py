@@ -1,0 +1,61 @@
+"""What a client is told to do in one round, parsed once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["FA_LAYERS", "TrainSettings", "aligned_layers"]
+
+FA_LAYERS = "fa-layers"
+"""The key under which the server sends this round's layers."""
+
+
+def aligned_layers(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Read this round's layers from a message's config.
+
+    Raises
+    ------
+    ValueError
+        If the key is missing: the server's strategy is not an FLFA strategy, and
+        training without feedback alignment would go unnoticed.
+    """
+    if FA_LAYERS not in config:
+        raise ValueError(
+            f"the train message has no {FA_LAYERS!r} in its config; "
+            "use a strategy that inherits from LayerSelection on the server"
+        )
+    return tuple(config[FA_LAYERS])
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """Local training in one round; the defaults are the paper's.
+
+    Parameters
+    ----------
+    learning_rate, momentum, weight_decay : float
+        Of SGD. The learning rate is the one of this round.
+    batch_size, epochs : int
+        Samples a step and passes over the local data.
+    clip_norm : float (default: 0.0)
+        Largest norm of the whole gradient; 0 does not clip.
+    fa_layers : tuple[str, ...] (default: ())
+        Layers with feedback alignment; none is plain backpropagation.
+    feedback, scaling : str
+        As in :func:`~.alignment.feedback_alignment`.
+    seed : int
+        Decides batch order and dropout, and nothing else does.
+    """
+
+    learning_rate: float = 0.01
+    momentum: float = 0.9
+    weight_decay: float = 0.001
+    batch_size: int = 64
+    epochs: int = 5
+    clip_norm: float = 0.0
+    fa_layers: tuple[str, ...] = ()
+    feedback: str = "global"
+    scaling: str = "tensor"
+    seed: int = 0

@@ -1,0 +1,173 @@
+"""The local training loop, with a hook for everything a federated method changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from .alignment import feedback_alignment
+from .settings import TrainSettings
+
+__all__ = ["LocalTrainer", "TrainingDivergedError"]
+
+
+class TrainingDivergedError(RuntimeError):
+    """Local training has produced a loss or a weight that is not finite."""
+
+
+class LocalTrainer:
+    """Train a model on one client's data for one round (FedAvg's client).
+
+    A method subclasses this and overrides the hooks it needs: :meth:`begin`,
+    :meth:`loss`, :meth:`compute_gradients`, :meth:`edit_gradients`, :meth:`state`.
+    The order of a step is: gradients (feedback alignment acts here), gradient edit,
+    clipping, SGD with momentum and weight decay.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Holds the received global weights; trained in place.
+    settings : TrainSettings
+        What every method needs.
+    config : Mapping[str, Any], optional
+        The message's config, for what one method needs (``"proximal-mu"``, say).
+    state : Mapping[str, Tensor], optional
+        What :meth:`state` returned when this client last took part. A client that
+        takes part for the first time, or has lost its state, has none.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        settings: TrainSettings,
+        config: Mapping[str, Any] | None = None,
+        state: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        self.model = model
+        self.settings = settings
+        self.config = dict(config or {})
+        self.received_state = dict(state or {})
+
+    def begin(self, inputs: Tensor, targets: Tensor) -> None:
+        """Prepare the round; the model still holds the received weights."""
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of a batch."""
+        return functional.cross_entropy(outputs, targets)
+
+    def compute_gradients(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Fill the gradients of a batch, return its loss (a second pass goes here)."""
+        loss = self.loss(self.model(inputs), targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def edit_gradients(self) -> None:
+        """Change the gradients, without autograd, before clipping and the step."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what this client keeps until it takes part again."""
+        return {}
+
+    def fit(self, inputs: Tensor, targets: Tensor) -> dict[str, float]:
+        """Train on the local data; return the metrics to report.
+
+        Parameters
+        ----------
+        inputs, targets : Tensor
+            All local samples, on the model's device.
+
+        Returns
+        -------
+        dict[str, float]
+            ``train-loss``: mean over the samples of the last epoch. ``steps``: SGD
+            steps taken.
+
+        Raises
+        ------
+        TrainingDivergedError
+            When the loss or a weight is no longer finite.
+        """
+        if len(inputs) == 0:
+            raise ValueError("a client without samples cannot train")
+        settings = self.settings
+        optimizer = torch.optim.SGD(
+            self.model.parameters(),
+            lr=settings.learning_rate,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+        )
+        devices = [inputs.device] if inputs.device.type == "cuda" else []
+        self.model.train()
+        self.begin(inputs, targets)
+        mean_loss, steps = 0.0, 0
+        # The generator decides the batch order, the forked global state dropout.
+        order = torch.Generator().manual_seed(settings.seed)
+        with (
+            torch.random.fork_rng(devices),
+            feedback_alignment(
+                self.model,
+                settings.fa_layers,
+                feedback=settings.feedback,
+                scaling=settings.scaling,
+            ),
+        ):
+            torch.manual_seed(settings.seed)
+            for epoch in range(1, settings.epochs + 1):
+                total = torch.zeros((), device=inputs.device)
+                for batch in self._batches(len(inputs), order):
+                    batch = batch.to(inputs.device)
+                    total += self._step(optimizer, inputs[batch], targets[batch])
+                    steps += 1
+                # One look an epoch: a look a step would make a GPU wait.
+                mean_loss = float(total) / len(inputs)
+                self._check_loss(mean_loss, epoch)
+        self._check_weights()
+        return {"train-loss": mean_loss, "steps": steps}
+
+    def _batches(self, size: int, order: torch.Generator) -> Iterator[Tensor]:
+        shuffled = torch.randperm(size, generator=order)
+        return iter(torch.split(shuffled, self.settings.batch_size))
+
+    def _step(
+        self, optimizer: torch.optim.Optimizer, inputs: Tensor, targets: Tensor
+    ) -> Tensor:
+        """Take one SGD step; return the loss summed over the batch."""
+        optimizer.zero_grad()
+        # One sample has no batch statistics (on a 1x1 map BatchNorm would raise): it is
+        # normalised with the running ones.
+        alone = [m for m in self._norms() if m.training] if len(inputs) == 1 else []
+        for norm in alone:
+            norm.eval()
+        loss = self.compute_gradients(inputs, targets)
+        for norm in alone:
+            norm.train()
+        self.edit_gradients()
+        if self.settings.clip_norm > 0:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
+        optimizer.step()
+        return loss * len(inputs)
+
+    def _norms(self) -> list[nn.Module]:
+        return [m for m in self.model.modules() if isinstance(m, _BatchNorm)]
+
+    def _check_loss(self, loss: float, epoch: int) -> None:
+        if not torch.isfinite(torch.tensor(loss)):
+            raise TrainingDivergedError(
+                f"the loss is {loss} in local epoch {epoch} at learning rate "
+                f"{self.settings.learning_rate:g}; lower the learning rate or set "
+                "clip-norm (5 helps the networks without norm layers)"
+            )
+
+    def _check_weights(self) -> None:
+        for name, tensor in self.model.state_dict().items():
+            if not torch.isfinite(tensor).all():
+                raise TrainingDivergedError(
+                    f"{name} is not finite after local training at learning rate "
+                    f"{self.settings.learning_rate:g}; lower the learning rate or set "
+                    "clip-norm"
+                )

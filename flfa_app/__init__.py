@@ -1,0 +1,1 @@
+"""FLFA as a Flower application: the wiring between `strategies` and `clients`."""

@@ -1,0 +1,64 @@
+"""A small convolutional network for images of 8x8 to 32x32 pixels."""
+
+import torch
+from torch import nn
+
+from flfa_app.models.norms import norm_layer
+
+WIDTHS = (32, 64, 64)
+# A narrower map is left as it is: halving it would leave the next 3x3 convolution
+# little more than its own padding to look at.
+MIN_POOLED_SIZE = 4
+
+
+class SmallCNN(nn.Module):
+    """Three normalised 3x3 convolutions, a global average pool and a linear head.
+
+    Parameters
+    ----------
+    channels : int
+        Channels of the input images.
+    size : int
+        Height and width of the input images; decides how often the maps are halved.
+    classes : int
+        Number of logits.
+    norm : str
+        Kind of normalisation layer, one of `flfa_app.models.NORMS`.
+    """
+
+    def __init__(self, channels: int, size: int, classes: int, norm: str) -> None:
+        super().__init__()
+        make_norm = norm_layer(norm)
+        width1, width2, width3 = WIDTHS
+        # No convolution has a bias: the norm after it has a shift of its own.
+        self.conv1 = nn.Conv2d(channels, width1, 3, padding=1, bias=False)
+        self.norm1 = make_norm(width1)
+        self.pool1, size = _halve_if_large(size)
+        self.conv2 = nn.Conv2d(width1, width2, 3, padding=1, bias=False)
+        self.norm2 = make_norm(width2)
+        self.pool2, size = _halve_if_large(size)
+        self.conv3 = nn.Conv2d(width2, width3, 3, padding=1, bias=False)
+        self.norm3 = make_norm(width3)
+        self.relu = nn.ReLU(inplace=True)
+        self.average = nn.AdaptiveAvgPool2d(1)
+        self.head = nn.Linear(width3, classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the logits, of shape (batch, classes), of a batch of images."""
+        maps = self.pool1(self.relu(self.norm1(self.conv1(images))))
+        maps = self.pool2(self.relu(self.norm2(self.conv2(maps))))
+        maps = self.relu(self.norm3(self.conv3(maps)))
+        logits: torch.Tensor = self.head(self.average(maps).flatten(1))
+        return logits
+
+
+def _halve_if_large(size: int) -> tuple[nn.Module, int]:
+    """Return the pooling layer for maps of `size` and the size it leaves."""
+    if size >= MIN_POOLED_SIZE:
+        return nn.MaxPool2d(2), size // 2
+    return nn.Identity(), size
+
+
+def cnn(*, channels: int, size: int, classes: int, norm: str) -> SmallCNN:
+    """Build a `SmallCNN`; the parameters are those of the class."""
+    return SmallCNN(channels, size, classes, norm)

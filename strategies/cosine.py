@@ -1,0 +1,120 @@
+"""How far the clients agree: pure functions of the weights they send back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["layer_cosines", "local_drift", "weight_of"]
+
+Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
+Float64: TypeAlias = npt.NDArray[np.float64]
+
+
+def weight_of(layer: str) -> str:
+    """Name the array that holds a layer's weight."""
+    return f"{layer}.weight"
+
+
+def layer_cosines(
+    sent: Arrays, replies: Iterable[Arrays], layers: Iterable[str]
+) -> dict[str, float]:
+    r"""Score each layer by the agreement of the clients' updates (paper, Eq. 14).
+
+    With :math:`g_i` the update of client *i* and :math:`\bar g` the unweighted mean,
+    :math:`z = \frac1K \sum_i \cos(g_i, \bar g)`. Because
+    :math:`\sum_i \cos(g_i, \bar g) = (\sum_i g_i / |g_i|) \cdot \bar g / |\bar g|`,
+    two running sums a layer are enough: the replies are folded in one at a time, and
+    memory does not grow with their number.
+
+    Parameters
+    ----------
+    sent : Mapping[str, ndarray]
+        The arrays every client received; layer ``x`` has the array ``x.weight``.
+    replies : Iterable[Mapping[str, ndarray]]
+        The arrays each client sends back; consumed once.
+    layers : Iterable[str]
+        The layers to score.
+
+    Returns
+    -------
+    dict[str, float]
+        A score in [-1, 1] for each layer. A client whose update of a layer is zero or
+        not finite does not count there; 0 when the updates cancel out; ``nan`` when no
+        client counts.
+    """
+    folds = {layer: _Fold(_array(sent, layer, "sent")) for layer in layers}
+    for reply in replies:
+        for layer, fold in folds.items():
+            fold.add(_array(reply, layer, "replied"), layer)
+    return {layer: fold.score() for layer, fold in folds.items()}
+
+
+def local_drift(replies: Sequence[Arrays], names: Iterable[str]) -> float:
+    r"""Return the paper's drift :math:`H = \frac1K \sum_i |\Delta w_i - \bar\Delta w|`.
+
+    What was sent cancels out of the difference, so only the replies are needed.
+
+    Parameters
+    ----------
+    replies : Sequence[Mapping[str, ndarray]]
+        The arrays each client sends back; ``nan`` for none.
+    names : Iterable[str]
+        The arrays that make up the weight vector: parameters, not buffers.
+    """
+    if not replies:
+        return math.nan
+    squares = np.zeros(len(replies))
+    for name in names:
+        mean: Any = sum(np.asarray(reply[name], np.float64) for reply in replies)
+        mean = mean / len(replies)
+        for i, reply in enumerate(replies):
+            apart = np.ravel(reply[name] - mean)
+            squares[i] += apart @ apart
+    return float(np.sqrt(squares).mean())
+
+
+class _Fold:
+    """The two running sums of one layer."""
+
+    def __init__(self, sent: npt.NDArray[Any]) -> None:
+        self.sent: Float64 = np.asarray(sent, np.float64)
+        self.total: Float64 = np.zeros(self.sent.size)
+        self.directions: Float64 = np.zeros(self.sent.size)
+        self.count = 0
+
+    def add(self, reply: npt.NDArray[Any], layer: str) -> None:
+        if reply.shape != self.sent.shape:
+            raise ValueError(
+                f"layer {layer!r}: a client replied with shape {reply.shape}, "
+                f"{self.sent.shape} was sent"
+            )
+        update = np.ravel(np.asarray(reply, np.float64) - self.sent)
+        norm = math.sqrt(update @ update)
+        if norm > 0 and math.isfinite(norm):
+            self.total += update
+            self.directions += update / norm
+            self.count += 1
+
+    def score(self) -> float:
+        if self.count == 0:
+            return math.nan
+        norm = math.sqrt(self.total @ self.total)
+        if norm == 0:
+            return 0.0
+        score = float(self.directions @ self.total) / norm / self.count
+        return min(1.0, max(-1.0, score))  # rounding can leave the interval
+
+
+def _array(arrays: Arrays, layer: str, which: str) -> npt.NDArray[Any]:
+    try:
+        return arrays[weight_of(layer)]
+    except KeyError:
+        raise ValueError(
+            f"layer {layer!r} has no array {weight_of(layer)!r} among the {which} "
+            f"ones: {', '.join(arrays)}"
+        ) from None
