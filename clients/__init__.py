@@ -1,6 +1,7 @@
 """The client side of FLFA: torch, and nothing of Flower."""
 
-from .alignment import eligible_layers, feedback_alignment
+from .alignment import feedback_alignment
+from .layers import effective_layers, eligible_layers
 from .settings import TrainSettings, aligned_layers
 from .trainer import LocalTrainer, TrainingDivergedError
 
@@ -9,6 +10,7 @@ __all__ = [
     "TrainSettings",
     "TrainingDivergedError",
     "aligned_layers",
+    "effective_layers",
     "eligible_layers",
     "feedback_alignment",
 ]

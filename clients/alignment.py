@@ -14,34 +14,18 @@ from torch.nn import functional
 from torch.nn.utils.weight_norm import WeightNorm
 
 from .feedback import ConvFeedback, LinearFeedback
+from .layers import eligible_layers
 
-__all__ = ["FEEDBACKS", "SCALINGS", "eligible_layers", "feedback_alignment"]
+__all__ = ["FEEDBACKS", "SCALINGS", "feedback_alignment"]
 
 FEEDBACKS = ("global",)
 SCALINGS = ("tensor", "channel", "none")
 
-_CONVOLUTIONS = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
-_KINDS = (nn.Linear, *_CONVOLUTIONS)
-
-
-def eligible_layers(model: nn.Module) -> list[str]:
-    """Name the layers of ``model`` that can use feedback alignment, in module order.
-
-    These are its ``Linear``, ``Conv1d``, ``Conv2d`` and ``Conv3d`` layers. Left out are
-    subclasses with a ``forward`` of their own, and the layers inside
-    ``nn.MultiheadAttention``, which uses their weights but never calls them.
-    """
-    called_by_no_one = {
-        id(child)
-        for parent in model.modules()
-        if isinstance(parent, nn.MultiheadAttention)
-        for child in parent.modules()
-    }
-    return [
-        name
-        for name, layer in model.named_modules()
-        if _runs_the_stock_forward(layer) and id(layer) not in called_by_no_one
-    ]
+_CONVOLUTIONS = {
+    nn.Conv1d: functional.conv1d,
+    nn.Conv2d: functional.conv2d,
+    nn.Conv3d: functional.conv3d,
+}
 
 
 @contextmanager
@@ -64,7 +48,7 @@ def feedback_alignment(
     model : nn.Module
         Any model. Enter with the received global weights loaded.
     layers : Iterable[str]
-        Names as in ``model.named_modules()``; see :func:`eligible_layers`.
+        Names as in ``model.named_modules()``; see :func:`~.layers.eligible_layers`.
     feedback : str (default: "global")
         Where ``B`` comes from: ``"global"``, the weight on entry.
     scaling : str (default: "tensor")
@@ -98,16 +82,6 @@ def feedback_alignment(
     finally:
         for forward in forwards:
             forward.detach()
-
-
-def _runs_the_stock_forward(layer: nn.Module) -> bool:
-    """Whether calling ``layer`` runs torch's own ``forward`` of one of the kinds."""
-    kind: Any = next((kind for kind in _KINDS if isinstance(layer, kind)), None)
-    if kind is None or type(layer).forward is not kind.forward:
-        return False
-    # A bound copy of the class's own method is what a copied aligned layer carries.
-    own = vars(layer).get("forward")
-    return own is None or getattr(own, "__func__", None) is kind.forward
 
 
 class _FeedbackForward:
@@ -206,28 +180,27 @@ def _as_autocast_would(inputs: Tensor) -> Tensor:
 def _aligned_convolution(
     layer: Any, inputs: Tensor, weight: Tensor, feedback: Tensor, scale: Tensor | None
 ) -> Tensor:
-    dims = next(n for kind, n in _CONVOLUTIONS.items() if isinstance(layer, kind))
-    convolve = (functional.conv1d, functional.conv2d, functional.conv3d)[dims - 1]
-    unbatched = inputs.dim() == dims + 1
+    convolve = next(f for kind, f in _CONVOLUTIONS.items() if isinstance(layer, kind))
+    unbatched = inputs.dim() == weight.dim() - 1
     if unbatched:
         inputs = inputs.unsqueeze(0)
-    inputs, padding = _pad(layer, inputs, dims)
+    inputs, padding = _pad(layer, inputs)
     geometry = (layer.stride, padding, layer.dilation, layer.groups)
     outputs = convolve(inputs.detach(), weight, layer.bias, *geometry)
     joined = _apply(ConvFeedback, inputs, outputs, feedback, scale, *geometry)
     return joined.squeeze(0) if unbatched else joined
 
 
-def _pad(layer: Any, inputs: Tensor, dims: int) -> tuple[Tensor, tuple[int, ...]]:
+def _pad(layer: Any, inputs: Tensor) -> tuple[Tensor, tuple[int, ...]]:
     """Pad as far as the convolution cannot; autograd differentiates this part."""
-    if layer.padding_mode != "zeros":
-        margins = layer._reversed_padding_repeated_twice
-        return functional.pad(inputs, margins, layer.padding_mode), (0,) * dims
-    if not isinstance(layer.padding, str):
-        return inputs, layer.padding
-    # "same" or "valid": (before, after) for each axis, the last axis first.
+    # (before, after) for each axis, the last axis first.
     margins = layer._reversed_padding_repeated_twice
     before, after = margins[0::2], margins[1::2]
+    if layer.padding_mode != "zeros":
+        padded = functional.pad(inputs, margins, layer.padding_mode)
+        return padded, (0,) * len(before)
+    if not isinstance(layer.padding, str):
+        return inputs, layer.padding
     if before != after:
         uneven = [m for b, a in zip(before, after, strict=True) for m in (0, a - b)]
         inputs = functional.pad(inputs, uneven)

@@ -8,25 +8,28 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-Rounds = Sequence[Mapping[str, Any]]
+_Rounds = Sequence[Mapping[str, Any]]
 
 _DPI = 130
 _BLUE, _VERMILLION = "#0072B2", "#D55E00"  # Okabe-Ito
 _TEXT, _SMALL = 11, 9  # font sizes in points
+_LINE = 1.4 * _SMALL  # points that one line of tick labels takes
+_MAP: dict[str, Any] = {"aspect": "auto", "interpolation": "nearest"}
 # Hatching tells a missing score from the map even without colour vision.
 _GAP: dict[str, Any] = {"facecolor": "0.75", "edgecolor": "0.5", "hatch": "////"}
+_MARK: dict[str, Any] = {"marker": "s", "mfc": "white", "mec": "black", "ls": ""}
 
 
 class _ScoreTable(NamedTuple):
@@ -38,7 +41,7 @@ class _ScoreTable(NamedTuple):
     marks: list[tuple[int, int]]
 
 
-def plot_progress(rounds: Rounds, path: Path, *, title: str) -> None:
+def plot_progress(rounds: _Rounds, path: Path, *, title: str) -> None:
     """Draw test accuracy and local drift over the rounds.
 
     Parameters
@@ -50,20 +53,10 @@ def plot_progress(rounds: Rounds, path: Path, *, title: str) -> None:
     title
         Heading of the picture.
     """
-    fig = _new_figure(8, 6, title)
-    top, bottom = fig.subplots(2, 1, sharex=True)
-    accuracy = [(r, 100 * value) for r, value in _series(rounds, "accuracy")]
-    _draw_line(top, accuracy, _BLUE, "test accuracy (%)")
-    _draw_line(bottom, _series(rounds, "drift"), _VERMILLION, "local drift H")
-    if accuracy:
-        best_round, best = max(accuracy, key=lambda point: point[1])
-        note = f"best {best:.1f} % (round {best_round}), last {accuracy[-1][1]:.1f} %"
-        top.set_title(note, loc="right", fontsize=_SMALL + 1)
-    _round_axis(bottom)
-    _save(fig, path)
+    _save(_progress_figure(rounds, title), path)
 
 
-def plot_scores(rounds: Rounds, path: Path, *, title: str) -> None:
+def plot_scores(rounds: _Rounds, path: Path, *, title: str) -> None:
     """Draw the cosine scores as a layers x rounds map with the selection marked.
 
     Parameters
@@ -98,15 +91,24 @@ def plot_partition(
     class_names
         One name per class; the class indices by default.
     """
-    table = np.asarray(counts, dtype=np.int64)
-    n_classes = table.shape[1] if table.ndim == 2 else 0
-    names = list(class_names or map(str, range(n_classes)))
-    if table.size and len(names) != n_classes:
-        raise ValueError(f"{len(names)} class names for {n_classes} classes")
-    _save(_partition_figure(table, names, title), path)
+    _save(_partition_figure(counts, class_names, title), path)
 
 
-def _series(rounds: Rounds, key: str) -> list[tuple[int, float]]:
+def _progress_figure(rounds: _Rounds, title: str) -> Figure:
+    fig = _new_figure(8, 6, title)
+    top, bottom = fig.subplots(2, 1, sharex=True)
+    accuracy = [(r, 100 * value) for r, value in _series(rounds, "accuracy")]
+    _draw_line(top, accuracy, _BLUE, "test accuracy (%)")
+    _draw_line(bottom, _series(rounds, "drift"), _VERMILLION, "local drift H")
+    if accuracy:
+        best_round, best = max(accuracy, key=lambda point: point[1])
+        note = f"best {best:.1f} % (round {best_round}), last {accuracy[-1][1]:.1f} %"
+        top.set_title(note, loc="right", fontsize=_SMALL + 1)
+    _round_axis(bottom)
+    return fig
+
+
+def _series(rounds: _Rounds, key: str) -> list[tuple[int, float]]:
     points = [(int(row["round"]), _number(row.get(key))) for row in rounds]
     return sorted(point for point in points if math.isfinite(point[1]))
 
@@ -117,33 +119,32 @@ def _draw_line(
     ax.set_ylabel(label, fontsize=_TEXT)
     ax.grid(color="0.85", linewidth=0.6)
     ax.spines[["top", "right"]].set_visible(False)
-    if points:
-        # Dots show which rounds were measured; past some number they only smear.
-        dot = "o" if len(points) <= 60 else ""
-        ax.plot(*zip(*points), color=color, lw=1.8, marker=dot, markersize=4.5)
-    else:
+    if not points:
         ax.set_yticks([])
-        _centred(ax, f"no {label} recorded")
+        _centred(ax, f"no {label.removesuffix(' (%)')} recorded")
+    # Dots show which rounds were measured; past some number they only smear.
+    dot = "o" if len(points) <= 60 else ""
+    x, y = [r for r, _ in points], [value for _, value in points]
+    ax.plot(x, y, color=color, linewidth=1.8, marker=dot, markersize=4.5)
 
 
-def _score_table(rounds: Rounds) -> _ScoreTable:
-    rows = [row for row in rounds if row.get("scores") or row.get("selected")]
+def _score_table(rounds: _Rounds) -> _ScoreTable:
+    rows = {int(r["round"]): r for r in rounds if r.get("scores") or r.get("selected")}
     # Scores come first: they name every layer in model order, a selection does not.
     names = [
-        name for key in ("scores", "selected") for row in rows for name in row[key]
+        name
+        for key in ("scores", "selected")
+        for row in rows.values()
+        for name in row.get(key) or ()
     ]
     index = {name: i for i, name in enumerate(dict.fromkeys(names))}
-    numbers = [int(row["round"]) for row in rows]
-    first, last = min(numbers, default=1), max(numbers, default=0)
+    first, last = min(rows, default=1), max(rows, default=0)
     z = np.full((len(index), last - first + 1), np.nan)
-    for number, row in zip(numbers, rows, strict=True):
-        for name, score in row["scores"].items():
+    marks = []
+    for number, row in rows.items():
+        for name, score in (row.get("scores") or {}).items():
             z[index[name], number - first] = _number(score)
-    marks = [
-        (number, index[name])
-        for number, row in zip(numbers, rows, strict=True)
-        for name in row["selected"]
-    ]
+        marks += [(number, index[name]) for name in row.get("selected") or ()]
     return _ScoreTable(list(index), first, z, marks)
 
 
@@ -158,105 +159,107 @@ def _scores_figure(table: _ScoreTable, title: str) -> Figure:
     ax = fig.subplots()
     ax.patch.set(**_GAP)
     edges = (first - 0.5, first + n_rounds - 0.5, n_layers - 0.5, -0.5)
-    low, high = _colour_limits(table.z)
-    look: dict[str, Any] = {"cmap": "viridis", "interpolation": "nearest"}
-    image = ax.imshow(table.z, vmin=low, vmax=high, aspect="auto", extent=edges, **look)
+    image = ax.imshow(table.z, cmap="viridis", extent=edges, **_MAP)
     bar = fig.colorbar(image, ax=ax, pad=0.02, aspect=30)
     bar.set_label("agreement z (mean cosine)", fontsize=_TEXT)
     _draw_marks(ax, table.marks, cell)
-    _name_ticks(ax, "y", table.layers, cell[1])
-    _round_axis(ax)
+    names = [_short(name) for name in table.layers]
+    step = _tick_step(_LINE / cell[1])
+    ax.set_yticks(range(0, n_layers, step), names[::step], fontsize=_SMALL)
     ax.set_ylabel("layer (model order)", fontsize=_TEXT)
+    _round_axis(ax)
     used = "layer trained with feedback alignment in that round"
-    face = {"mfc": "white", "mec": "black"}
-    handles: list[Artist] = [
-        Line2D([], [], ls="", marker="s", ms=7, label=used, **face)
-    ]
+    handles: list[Line2D | Patch] = [Line2D([], [], ms=7, label=used, **_MARK)]
     if np.isnan(table.z).any():
         handles.append(Patch(label="no score", **_GAP))
-    _legend_below(fig, handles)
+    look: dict[str, Any] = {"ncols": 2, "frameon": False, "fontsize": _SMALL + 1}
+    fig.legend(handles=handles, loc="outside lower center", **look)
     return fig
-
-
-def _colour_limits(z: NDArray[np.float64]) -> tuple[float, float]:
-    known = z[np.isfinite(z)]
-    if not known.size:
-        return -1.0, 1.0
-    low, high = float(known.min()), float(known.max())
-    # A floor on the range keeps noise from looking like structure.
-    slack = max(0.0, 0.1 - (high - low)) / 2
-    return low - slack, high + slack
 
 
 def _draw_marks(
     ax: Axes, marks: list[tuple[int, int]], cell: tuple[float, float]
 ) -> None:
-    """Put a white square with a black rim, narrow in narrow cells, on each mark."""
+    """Draw white boxes with a black rim; `cell` is a cell's size in points."""
     rounds, rows = [r for r, _ in marks], [row for _, row in marks]
-    width, height = min(max(0.6 * cell[0], 1.0), 7), min(max(0.35 * cell[1], 1.0), 7)
-    # All rims go below all faces, so neighbouring marks merge into a clean band.
-    for color, rim in (("black", 1.0), ("white", 0.0)):
+    # In narrow cells a mark fills the width, so that a run of them forms a band.
+    width = min(max(0.6 * cell[0], min(1.3 * cell[0], 2.5), 1), 7)
+    height = min(max(0.3 * cell[1], 1), 7)
+    # All rims go below all faces: between neighbours no rim is left over.
+    for color, rim in (("black", min(0.8, 0.25 * min(cell))), ("white", 0.0)):
         w, h = width + 2 * rim, height + 2 * rim
         box = [(-w, -h), (w, -h), (w, h), (-w, h), (-w, -h)]
-        size = max(w, h)
-        ax.plot(rounds, rows, ls="", marker=box, ms=size, color=color, mew=0)
+        ax.plot(rounds, rows, ls="", marker=box, ms=max(w, h), mew=0, color=color)
 
 
-def _partition_figure(table: NDArray[np.int64], names: list[str], title: str) -> Figure:
+def _partition_figure(
+    counts: Sequence[Sequence[int]], class_names: Sequence[str] | None, title: str
+) -> Figure:
+    table = np.asarray(counts, dtype=np.int64)
     if not table.size:
         return _message_figure("no partition: no clients or no classes", title)
     n_clients, n_classes = table.shape
-    width = min(max(0.42 * n_classes, 3.5), 12)
-    height = min(max(0.28 * n_clients, 1.6), 12)
+    names = list(map(str, range(n_classes)) if class_names is None else class_names)
+    if len(names) != n_classes:
+        raise ValueError(f"{len(names)} class names for {n_classes} classes")
+    width = min(max(0.5 * n_classes, 3.5), 12)
+    height = min(max(0.28 * n_clients, 1.8), 12)
     cell = (72 * width / n_classes, 72 * height / n_clients)
-    fig = _new_figure(width + 2.5, height + 2, title)
+    fig = _new_figure(width + 3.5, height + 1.6, title)
     ax, sizes = fig.subplots(1, 2, sharey=True, width_ratios=[width, 1.2])
-    # Bubbles rather than colours: an absent class stays blank and area adds up.
-    largest, top = max(1, int(table.max())), min(0.95 * min(cell), 26)
-    clients, labels = np.nonzero(table)
-    areas = top**2 * table[clients, labels] / largest
-    ax.scatter(labels, clients, s=np.maximum(areas, 0.6), color=_BLUE, linewidths=0)
-    ax.set(xlim=(-0.6, n_classes - 0.4), ylim=(n_clients - 0.4, -0.6))
-    _name_ticks(ax, "x", names, cell[0])
-    _name_ticks(ax, "y", [str(i) for i in range(n_clients)], cell[1])
-    ax.set_xlabel("class", fontsize=_TEXT)
+    # Most counts of a skewed split are small: a linear scale would hide them.
+    norm = PowerNorm(0.5, vmin=0, vmax=max(1, table.max()))
+    # Classes a client lacks stay blank: they are what one looks for first.
+    image = ax.imshow(np.ma.masked_equal(table, 0), cmap="viridis_r", norm=norm, **_MAP)
+    bar = fig.colorbar(image, ax=[ax, sizes], pad=0.02, aspect=30)
+    bar.set_label("samples (root scale)", fontsize=_TEXT)
+    _draw_counts(ax, table, cell)
+    _label_classes(ax, names, cell[0])
+    ax.set_yticks(range(0, n_clients, _tick_step(_LINE / cell[1])))
     ax.set_ylabel("client (partition id)", fontsize=_TEXT)
-    sizes.barh(range(n_clients), table.sum(axis=1), height=0.7, color=_VERMILLION)
-    sizes.set_xlabel("samples\nper client", fontsize=_TEXT)
-    sizes.tick_params(axis="y", left=False, labelleft=False)
-    sizes.xaxis.set_major_locator(MaxNLocator(2, integer=True, steps=[1, 2, 5, 10]))
-    sizes.spines[["top", "right"]].set_visible(False)
-    unit = 10 ** (len(str(largest)) - 1)
-    steps = sorted({max(1, unit // 5), unit, largest // unit * unit})
-    dot: dict[str, Any] = {"ls": "", "marker": "o", "color": _BLUE, "mew": 0}
-    _legend_below(
-        fig,
-        [
-            Line2D([], [], ms=top * math.sqrt(n / largest), label=f"{n} samples", **dot)
-            for n in steps
-        ],
-    )
+    _draw_sizes(sizes, table.sum(axis=1))
     return fig
 
 
-def _name_ticks(
-    ax: Axes, axis: Literal["x", "y"], names: list[str], room: float
-) -> None:
-    """Label as many cells as fit when each has `room` points along the axis."""
+def _label_classes(ax: Axes, names: list[str], room: float) -> None:
+    names = [_short(name) for name in names]
+    flat = _text_width(names) <= room
+    step = 1 if flat else _tick_step(_LINE / room)
+    ax.set_xticks(range(0, len(names), step), names[::step], fontsize=_SMALL)
+    ax.tick_params(axis="x", labelrotation=0 if flat else 90)
+    ax.set_xlabel("class (blank cell: no samples)", fontsize=_TEXT)
+
+
+def _draw_sizes(ax: Axes, totals: NDArray[np.int64]) -> None:
+    ax.barh(range(len(totals)), totals, height=0.7, color=_BLUE)
+    ax.set_xlabel("samples\nper client", fontsize=_TEXT)
+    ax.tick_params(axis="y", left=False, labelleft=False)
+    ax.xaxis.set_major_locator(MaxNLocator(2, integer=True, steps=[1, 2, 5, 10]))
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_counts(ax: Axes, table: NDArray[np.int64], cell: tuple[float, float]) -> None:
+    if _text_width([str(table.max())]) > cell[0] or cell[1] < _LINE:
+        return
+    for row, column in np.argwhere(table):
+        count = int(table[row, column])
+        ink = "white" if count > table.max() / 4 else "black"
+        look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": _SMALL}
+        ax.text(column, row, str(count), color=ink, **look)
+
+
+def _text_width(texts: Sequence[str]) -> float:
+    return 0.65 * _SMALL * max(map(len, texts)) + 4
+
+
+def _tick_step(need: float) -> int:
+    """Return the round number of cells per label that is at least `need`."""
+    return next(step for step in (1, 2, 5, 10, 20, 50, math.ceil(need)) if step >= need)
+
+
+def _short(name: str) -> str:
     # The end of a dotted layer name is what tells it from its neighbours.
-    names = [name if len(name) <= 30 else "…" + name[-29:] for name in names]
-    flat = axis == "y" or 0.65 * _SMALL * max(map(len, names)) + 4 <= room
-    need = math.ceil(1.4 * _SMALL / room) if axis == "y" or not flat else 1
-    step = next(n for n in (1, 2, 5, 10, 20, 50, need) if n >= need)
-    ticks = range(0, len(names), step)
-    (ax.set_xticks if axis == "x" else ax.set_yticks)(ticks, names[::step])
-    ax.tick_params(axis=axis, labelsize=_SMALL, labelrotation=0 if flat else 90)
-
-
-def _round_axis(ax: Axes) -> None:
-    steps = [1, 2, 5, 10]
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, steps=steps))
-    ax.set_xlabel("round", fontsize=_TEXT)
+    return name if len(name) <= 30 else "…" + name[-29:]
 
 
 def _number(value: float | None) -> float:
@@ -264,9 +267,10 @@ def _number(value: float | None) -> float:
     return number if math.isfinite(number) else math.nan
 
 
-def _legend_below(fig: Figure, handles: list[Artist]) -> None:
-    place: dict[str, Any] = {"loc": "outside lower center", "ncols": len(handles)}
-    fig.legend(handles=handles, frameon=False, fontsize=_SMALL + 1, **place)
+def _round_axis(ax: Axes) -> None:
+    steps = [1, 2, 5, 10]
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, steps=steps))
+    ax.set_xlabel("round", fontsize=_TEXT)
 
 
 def _message_figure(message: str, title: str) -> Figure:
@@ -278,8 +282,8 @@ def _message_figure(message: str, title: str) -> Figure:
 
 
 def _centred(ax: Axes, message: str) -> None:
-    place: dict[str, Any] = {"ha": "center", "va": "center", "transform": ax.transAxes}
-    ax.text(0.5, 0.5, message, fontsize=_TEXT + 1, color="0.3", **place)
+    look: dict[str, Any] = {"ha": "center", "va": "center", "color": "0.3"}
+    ax.text(0.5, 0.5, message, transform=ax.transAxes, fontsize=_TEXT + 1, **look)
 
 
 def _new_figure(width: float, height: float, title: str) -> Figure:

@@ -87,7 +87,7 @@ def skewness(values: Iterable[float]) -> float:
     Above 0 most values are at the low end, with a tail to the right.
     """
     finite = np.array([value for value in values if math.isfinite(value)])
-    if np.ptp(finite) == 0 if finite.size else True:
+    if finite.size == 0 or np.ptp(finite) == 0:
         return 0.0
     apart = finite - finite.mean()
     return float((apart**3).mean() / (apart**2).mean() ** 1.5)

@@ -43,6 +43,8 @@ class LayerSelection(FedAvg):
         How many layers to choose.
     fixed_layers : Sequence[str] (default: ())
         The layers of ``rule="fixed"``.
+    observed_layers : Sequence[str] (default: ())
+        Further layers to score, for the record; they are never chosen.
     seed : int (default: 0)
         Of ``rule="random"``.
     **fedavg : Any
@@ -54,8 +56,10 @@ class LayerSelection(FedAvg):
         The layers the next train messages will carry.
     scores : dict[str, float]
         The last round's score of each candidate; empty before the first.
+    observed_scores : dict[str, float]
+        The same of the observed layers.
     first_scores : dict[str, float]
-        The scores of the first scored round.
+        The candidates' scores in the first scored round.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class LayerSelection(FedAvg):
         rule: str = "lowest",
         num_layers: int = 1,
         fixed_layers: Sequence[str] = (),
+        observed_layers: Sequence[str] = (),
         seed: int = 0,
         **fedavg: Any,
     ) -> None:
@@ -73,9 +78,11 @@ class LayerSelection(FedAvg):
         self.rule = rule
         self.num_layers = _checked_number(num_layers, rule, len(self.layers))
         self.fixed_layers = _checked_fixed(fixed_layers, rule, self.layers)
+        self.observed_layers = [x for x in observed_layers if x not in self.layers]
         self.seed = seed
         self.selected: list[str] = list(self.fixed_layers)
         self.scores: dict[str, float] = {}
+        self.observed_scores: dict[str, float] = {}
         self.first_scores: dict[str, float] = {}
         self._sent: ArrayRecord | None = None
 
@@ -115,9 +122,13 @@ class LayerSelection(FedAvg):
         if valid:
             if self._sent is None:
                 raise RuntimeError("configure_train must come before aggregate_train")
-            self.scores = layer_cosines(
-                _Lazy(self._sent), map(_replied_arrays, valid), self.layers
+            scores = layer_cosines(
+                _Lazy(self._sent),
+                map(_replied_arrays, valid),
+                [*self.layers, *self.observed_layers],
             )
+            self.scores = {layer: scores[layer] for layer in self.layers}
+            self.observed_scores = {x: scores[x] for x in self.observed_layers}
             self.first_scores = self.first_scores or self.scores
             self.selected = self._select(server_round)
             if self.selected:
@@ -136,7 +147,8 @@ class LayerSelection(FedAvg):
         return RULES[self.rule](self.scores, choice)
 
     def _check_arrays(self, arrays: Mapping[str, Any]) -> None:
-        missing = [layer for layer in self.layers if weight_of(layer) not in arrays]
+        scored = [*self.layers, *self.observed_layers]
+        missing = [layer for layer in scored if weight_of(layer) not in arrays]
         if missing:
             raise ValueError(
                 f"no array {', '.join(map(weight_of, missing))} among those sent; "

@@ -5,7 +5,8 @@ from torch import nn
 
 from flfa_app.models.norms import norm_layer
 
-WIDTHS = (32, 64, 64)
+# Narrow enough for a training step of about 2 ms on one CPU core (16 images, 8x8).
+WIDTHS = (16, 32, 64)
 # A narrower map is left as it is: halving it would leave the next 3x3 convolution
 # little more than its own padding to look at.
 MIN_POOLED_SIZE = 4

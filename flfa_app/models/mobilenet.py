@@ -5,7 +5,7 @@ only because every builder is called with the same arguments.
 """
 
 from torch import nn
-from torchvision.models import MobileNetV2  # type: ignore[import-untyped]
+from torchvision.models import MobileNetV2
 
 from flfa_app.models.norms import norm_layer
 

@@ -5,7 +5,7 @@ only because every builder is called with the same arguments.
 """
 
 from torch import nn
-from torchvision.models.resnet import (  # type: ignore[import-untyped]
+from torchvision.models.resnet import (
     BasicBlock,
     Bottleneck,
     ResNet,

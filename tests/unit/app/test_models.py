@@ -83,13 +83,13 @@ def test_state_dict_names_each_tensor_once(name: str, norm: str) -> None:
 
 @every_model
 @every_norm
-@pytest.mark.parametrize("channels", [1, 3])
-def test_seed_decides_the_weights(name: str, norm: str, channels: int) -> None:
+def test_seed_decides_the_weights(name: str, norm: str) -> None:
     """The same seed gives the same bits, another seed other weights."""
-    first = build(name, norm=norm, channels=channels, seed=1).state_dict()
+    # Grey images, so that the weights of a replaced first convolution are among them.
+    first = build(name, norm=norm, channels=1, seed=1).state_dict()
     torch.rand(3)  # the caller's random state must not matter
-    again = build(name, norm=norm, channels=channels, seed=1).state_dict()
-    other = build(name, norm=norm, channels=channels, seed=2).state_dict()
+    again = build(name, norm=norm, channels=1, seed=1).state_dict()
+    other = build(name, norm=norm, channels=1, seed=2).state_dict()
     assert first.keys() == again.keys() == other.keys()
     assert all(torch.equal(first[key], again[key]) for key in first)
     # Norm layers start the same whatever the seed; weights of rank 2 and 4 are drawn.

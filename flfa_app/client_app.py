@@ -1,0 +1,104 @@
+"""The ClientApp: from a message to a trained model and back."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from torch import nn
+
+from clients import TrainSettings, aligned_layers
+from flfa_app.arrays import load_arrays, to_arrays
+from flfa_app.config import RunConfig
+from flfa_app.registry import ALGORITHMS
+from flfa_app.task import client_seed, device_of, images_of, model_of, shard_of
+
+STATE = "trainer-state"
+
+app = ClientApp()
+
+
+@app.query()
+def query(message: Message, context: Context) -> Message:
+    """Say which partition this node holds, and how many samples of each class."""
+    config = RunConfig.parse(context.run_config)
+    partition_id, num_partitions = _partition_of(context)
+    _, labels = shard_of(config, partition_id, num_partitions, device_of(config))
+    metrics = MetricRecord({"partition-id": partition_id, "num-examples": len(labels)})
+    if config.report_label_counts:
+        classes = len(images_of(config).class_names)
+        metrics["label-counts"] = torch.bincount(labels, minlength=classes).tolist()
+    return Message(content=RecordDict({"metrics": metrics}), reply_to=message)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Train the received model on this node's data; the reply is the new model."""
+    config = RunConfig.parse(context.run_config)
+    # One number for every machine: results depend on it in the last bits.
+    torch.set_num_threads(config.threads_per_client)
+    partition_id, num_partitions = _partition_of(context)
+    inputs, targets = shard_of(config, partition_id, num_partitions, device_of(config))
+    model = _resident_model(config)
+    load_arrays(model, message.content.array_records["arrays"])
+
+    orders: dict[str, Any] = dict(message.content.config_records["config"])
+    server_round: int = orders["server-round"]
+    settings = TrainSettings(
+        learning_rate=config.learning_rate_in(server_round),
+        momentum=config.momentum,
+        weight_decay=config.weight_decay,
+        batch_size=config.batch_size,
+        epochs=config.local_epochs,
+        clip_norm=config.clip_norm,
+        fa_layers=aligned_layers(orders),
+        feedback=config.feedback,
+        scaling=config.scaling,
+        seed=client_seed(config.seed, server_round, partition_id),
+    )
+    method = ALGORITHMS[config.algorithm]
+    trainer = method.trainer(model, settings, orders, _saved_state(context))
+    metrics = trainer.fit(inputs, targets)
+    reply = RecordDict(
+        {
+            "arrays": to_arrays(model.state_dict()),
+            "metrics": MetricRecord(
+                {"num-examples": len(targets), "partition-id": partition_id, **metrics}
+            ),
+        }
+    )
+    # Last of all, so that a failure leaves the state as it was.
+    if state := trainer.state():
+        context.state[STATE] = to_arrays(state)
+    return Message(content=reply, reply_to=message)
+
+
+@cache
+def _resident_model(config: RunConfig) -> nn.Module:
+    """Return the model this process uses for all its clients, one after another."""
+    return model_of(config).to(device_of(config))
+
+
+def _saved_state(context: Context) -> dict[str, torch.Tensor]:
+    record = context.state.array_records.get(STATE, ArrayRecord())
+    return {name: torch.from_numpy(array.numpy()) for name, array in record.items()}
+
+
+def _partition_of(context: Context) -> tuple[int, int]:
+    try:
+        partition_id = int(context.node_config["partition-id"])
+        num_partitions = int(context.node_config["num-partitions"])
+    except KeyError as missing:
+        raise ValueError(
+            f"this node's config has no {missing.args[0]!r}; start the SuperNode with "
+            "--node-config 'partition-id=0 num-partitions=2'"
+        ) from None
+    if not 0 <= partition_id < num_partitions:
+        raise ValueError(
+            f"this node's partition-id is {partition_id}, its num-partitions "
+            f"{num_partitions}; the id must be from 0 to {num_partitions - 1}"
+        )
+    return partition_id, num_partitions

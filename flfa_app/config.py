@@ -1,0 +1,183 @@
+"""The run config: parsed once, checked completely, frozen.
+
+``[tool.flwr.app.config]`` in ``pyproject.toml`` lists every key with its default and
+what it means; here is what each may be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+from clients.alignment import FEEDBACKS, SCALINGS
+from flfa_app.data import DATASETS, PARTITIONERS
+from flfa_app.models import MODELS, NORMS
+from flfa_app.registry import ALGORITHMS
+from strategies.rules import RULES
+
+__all__ = ["ConfigError", "RunConfig"]
+
+
+class ConfigError(ValueError):
+    """The run config has problems; the message names them all."""
+
+
+class _Check(NamedTuple):
+    """What a value must be."""
+
+    type: type
+    allowed: str
+    accepts: Callable[[Any], bool]
+
+
+def _one_of(names: Collection[str]) -> Any:
+    return _key(_Check(str, "one of " + ", ".join(names), lambda v: v in names))
+
+
+def _whole(least: int) -> Any:
+    check = _Check(int, f"a whole number, {least} or more", lambda v: v >= least)
+    return _key(check)
+
+
+def _real(low: float, high: float = math.inf, *, above: bool = False) -> Any:
+    """Allow a number from ``low`` (or only above it) to ``high``."""
+    allowed = f"a number {'above' if above else 'from'} {low:g}"
+    if math.isfinite(high):
+        allowed += f" to {high:g}"
+
+    def accepts(value: float) -> bool:
+        return math.isfinite(value) and (low < value if above else low <= value) <= high
+
+    return _key(_Check(float, allowed, accepts))
+
+
+def _text() -> Any:
+    return _key(_Check(str, "a text", lambda v: True))
+
+
+def _flag() -> Any:
+    return _key(_Check(bool, "true or false", lambda v: True))
+
+
+def _key(check: _Check) -> Any:
+    return field(metadata={"check": check})
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run, as its config describes it; see ``pyproject.toml`` for the meaning."""
+
+    num_server_rounds: int = _whole(1)
+    seed: int = _whole(0)
+    output_dir: str = _text()
+
+    algorithm: str = _one_of(ALGORITHMS)
+    flfa: str = _one_of(RULES)
+    num_fa_layers: int = _whole(1)
+    fixed_fa_layers: str = _text()
+    candidates: str = _one_of(("effective", "all"))
+    feedback: str = _one_of(FEEDBACKS)
+    scaling: str = _one_of(SCALINGS)
+
+    model: str = _one_of(MODELS)
+    norm: str = _one_of(NORMS)
+
+    dataset: str = _one_of(DATASETS)
+    data_dir: str = _text()
+    partitioner: str = _one_of(PARTITIONERS)
+    dirichlet_beta: float = _real(0, above=True)
+    min_partition_size: int = _whole(1)
+    report_label_counts: bool = _flag()
+
+    fraction_train: float = _real(0, 1, above=True)
+    min_train_nodes: int = _whole(1)
+    local_epochs: int = _whole(1)
+    batch_size: int = _whole(1)
+    learning_rate: float = _real(0, above=True)
+    lr_decay: float = _real(0, 1, above=True)
+    momentum: float = _real(0, 1)
+    weight_decay: float = _real(0)
+    clip_norm: float = _real(0)
+
+    device: str = _one_of(("auto", "cpu", "cuda"))
+    threads_per_client: int = _whole(1)
+    round_timeout: float = _real(0, above=True)
+
+    @classmethod
+    def parse(cls, run_config: Mapping[str, Any]) -> RunConfig:
+        """Parse a run config; raise :class:`ConfigError` with every problem in it."""
+        checks = {key_of(f.name): f.metadata["check"] for f in fields(cls)}
+        problems = [_unknown(key, checks) for key in run_config if key not in checks]
+        for key, check in checks.items():
+            problems += _problems_of(key, check, run_config)
+        if not problems:
+            values = {f.name: run_config[key_of(f.name)] for f in fields(cls)}
+            for f in fields(cls):
+                # TOML's 1 is a whole number, also where 1.0 is meant.
+                values[f.name] = f.metadata["check"].type(values[f.name])
+            config = cls(**values)
+            problems = config._contradictions()
+        if problems:
+            raise ConfigError(
+                "the run config cannot be used:\n"
+                + "\n".join(f"  - {problem}" for problem in problems)
+            )
+        return config
+
+    @property
+    def fixed_layers(self) -> tuple[str, ...]:
+        """The names in ``fixed-fa-layers``."""
+        names = (name.strip() for name in self.fixed_fa_layers.split(","))
+        return tuple(name for name in names if name)
+
+    def learning_rate_in(self, server_round: int) -> float:
+        """Return the learning rate of a round (the first is 1)."""
+        return self.learning_rate * self.lr_decay ** (server_round - 1)
+
+    def as_keys(self) -> dict[str, Any]:
+        """Return the config under the names it has in files."""
+        return {key_of(f.name): getattr(self, f.name) for f in fields(self)}
+
+    def _contradictions(self) -> list[str]:
+        """Return what is wrong between keys that are right one by one."""
+        problems = []
+        if self.flfa == "fixed" and not self.fixed_layers:
+            problems.append(
+                "fixed-fa-layers is empty, but flfa is 'fixed': name the layers, "
+                "separated by commas"
+            )
+        if self.flfa != "fixed" and self.fixed_layers:
+            problems.append(
+                f"fixed-fa-layers is {self.fixed_fa_layers!r}, but flfa is "
+                f"{self.flfa!r}: set flfa='fixed' or leave fixed-fa-layers empty"
+            )
+        if self.momentum == 1:
+            problems.append("momentum is 1: it must be below 1")
+        return problems
+
+
+def key_of(name: str) -> str:
+    """Return a field's key in the run config."""
+    return name.replace("_", "-")
+
+
+def _unknown(key: str, known: Collection[str]) -> str:
+    close = get_close_matches(key, known, n=1)
+    return f"{key} is not a key" + (f"; did you mean {close[0]}?" if close else "")
+
+
+def _problems_of(key: str, check: _Check, given: Mapping[str, Any]) -> list[str]:
+    if key not in given:
+        return [f"{key} is missing; it must be {check.allowed}"]
+    value = given[key]
+    # A whole number is a fine float; true is an int to Python but not to a person.
+    types = (int, float) if check.type is float else (check.type,)
+    right_type = isinstance(value, types) and isinstance(value, bool) == (
+        check.type is bool
+    )
+    if right_type and check.accepts(value):
+        return []
+    return [f"{key} is {value!r}; it must be {check.allowed}"]

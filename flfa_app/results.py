@@ -1,0 +1,127 @@
+"""The output directory of a run: what it was, how it went, what came out."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from flfa_app.config import RunConfig
+
+__all__ = ["RunDirectory", "last_rounds_score"]
+
+PACKAGES = ("flwr", "flwr-datasets", "torch", "torchvision", "ray", "numpy", "medmnist")
+Row = dict[str, Any]
+
+
+def last_rounds_score(rows: Sequence[Mapping[str, Any]]) -> float:
+    """Return the paper's score: the mean accuracy of the last 10 % of the rounds."""
+    last = rows[-math.ceil(len(rows) / 10) :]
+    return math.fsum(row["accuracy"] for row in last) / len(last)
+
+
+class RunDirectory:
+    """``config.json``, ``metrics.jsonl``, ``summary.json``, model and pictures."""
+
+    def __init__(self, config: RunConfig, run_id: int) -> None:
+        arm = "bp" if config.flfa == "none" else config.flfa
+        started = datetime.now().strftime("%Y%m%d-%H%M%S")
+        name = f"{started}-{config.dataset}-{config.model}-{config.algorithm}-{arm}"
+        parent = Path(config.output_dir or "runs").expanduser().resolve()
+        self.path = parent / f"{name}-s{config.seed}-{run_id}"
+        self.rows: list[Row] = []
+        try:
+            self.path.mkdir(parents=True)
+        except OSError as problem:
+            raise RuntimeError(
+                f"output-dir: cannot create {self.path} ({problem.strerror}); set "
+                "output-dir to a folder that can be written"
+            ) from problem
+
+    def write_config(self, config: RunConfig, more: Mapping[str, Any]) -> None:
+        """Write the resolved config, and what is needed to do it again."""
+        versions = {name: version(name) for name in PACKAGES}
+        about = {
+            "run-config": config.as_keys(),
+            **more,
+            "versions": {"python": platform.python_version(), **versions},
+            "git-commit": git_commit(Path.cwd()),
+        }
+        self._write_json("config.json", about)
+
+    def add_round(self, row: Row) -> None:
+        """Append a line to ``metrics.jsonl``; it is on disk when this returns."""
+        self.rows.append(row)
+        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(_finite(row), allow_nan=False) + "\n")
+
+    def save_model(self, state_dict: Mapping[str, Tensor]) -> None:
+        """Write the global model."""
+        tensors = {name: tensor.contiguous() for name, tensor in state_dict.items()}
+        save_file(tensors, self.path / "model.safetensors")
+
+    def write_summary(self, more: Mapping[str, Any]) -> Row:
+        """Write ``summary.json``, the sign that the run is complete."""
+        accuracies = [row["accuracy"] for row in self.rows]
+        summary = {
+            "score": last_rounds_score(self.rows),
+            "final-accuracy": accuracies[-1],
+            "best-accuracy": max(accuracies),
+            "mean-drift": math.fsum(row["drift"] for row in self.rows) / len(self.rows),
+            "rounds": len(self.rows),
+            "bytes-sent": sum(row["bytes-sent"] for row in self.rows),
+            "bytes-received": sum(row["bytes-received"] for row in self.rows),
+            **more,
+        }
+        self._write_json("summary.json", summary)
+        return summary
+
+    def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        """Write a file that is either complete or not there."""
+        unfinished = self.path / f".{name}.unfinished"
+        with unfinished.open("w", encoding="utf-8") as file:
+            json.dump(_finite(content), file, indent=2, allow_nan=False)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(self.path / name)
+
+
+def git_commit(folder: Path) -> str | None:
+    """Return the commit of the checkout in ``folder``, if this code comes from it.
+
+    Flower runs a copy of the app, without its history; the checkout is where ``flwr
+    run`` was called, unless the SuperLink was started somewhere else. ``-dirty`` is
+    appended when there are changes that are not committed.
+    """
+    here = Path(__file__)
+    source = folder / here.parent.name / here.name
+    if not source.is_file() or source.read_bytes() != here.read_bytes():
+        return None
+    git = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        done = subprocess.run(git, capture_output=True, text=True, check=False)
+    except FileNotFoundError:  # no git on this machine
+        return None
+    return done.stdout.strip() or None
+
+
+def _finite(value: Any) -> Any:
+    """Replace what JSON cannot say (nan, infinity) by null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,168 @@
+"""The rounds of a run: Flower's hooks, in an order that is the same every time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from logging import INFO, WARNING
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+
+from flfa_app.arrays import with_dtypes_of
+from flfa_app.config import RunConfig
+from flfa_app.roster import Member, Participants, Roster
+from strategies import LayerSelection, local_drift
+
+__all__ = ["run_rounds"]
+
+Row = dict[str, Any]
+
+
+def run_rounds(
+    config: RunConfig,
+    grid: Grid,
+    strategy: LayerSelection,
+    roster: Roster,
+    arrays: ArrayRecord,
+    *,
+    parameters: Sequence[str],
+    evaluate: Callable[[ArrayRecord], tuple[float, float]],
+    record: Callable[[Row], None],
+) -> ArrayRecord:
+    """Run all rounds; return the final arrays.
+
+    Parameters
+    ----------
+    config : RunConfig
+        The run.
+    grid : Grid
+        The federation.
+    strategy : LayerSelection
+        The server side of the method.
+    roster : Roster
+        Who is there.
+    arrays : ArrayRecord
+        The initial model.
+    parameters : Sequence[str]
+        Names of the arrays that are parameters, not buffers; drift is theirs.
+    evaluate : Callable[[ArrayRecord], tuple[float, float]]
+        Accuracy and loss of a model.
+    record : Callable[[dict[str, Any]], None]
+        Takes the line of each round.
+    """
+    started = time.monotonic()
+    for server_round in range(1, config.num_server_rounds + 1):
+        seconds: dict[str, float] = {}
+        members = roster.draw(
+            fraction=config.fraction_train,
+            least=config.min_train_nodes,
+            seed=config.seed,
+            server_round=server_round,
+        )
+        selected = strategy.selected[:]
+        with _timed(seconds, "train"):
+            view = Participants(grid, members)
+            messages = list(
+                strategy.configure_train(server_round, arrays, ConfigRecord(), view)
+            )
+            order = {member.node_id: i for i, member in enumerate(members)}
+            messages.sort(key=lambda message: order[message.metadata.dst_node_id])
+            replies = list(
+                grid.send_and_receive(messages, timeout=config.round_timeout)
+            )
+        replies = _good_replies(replies, members, roster, server_round)
+        with _timed(seconds, "aggregate"):
+            aggregated, metrics = strategy.aggregate_train(server_round, replies)
+            if aggregated is None or metrics is None:
+                raise RuntimeError(f"round {server_round}: nothing to aggregate")
+            drift = _drift(replies, parameters)
+            arrays = with_dtypes_of(arrays, aggregated)
+        with _timed(seconds, "evaluate"):
+            accuracy, loss = evaluate(arrays)
+        row = {
+            "round": server_round,
+            "accuracy": accuracy,
+            "loss": loss,
+            "drift": drift,
+            "selected": selected,
+            "scores": {**strategy.scores, **strategy.observed_scores},
+            "train-loss": metrics["train-loss"],
+            "learning-rate": config.learning_rate_in(server_round),
+            "participants": sorted(member.partition_id for member in members),
+            "failures": len(members) - len(replies),
+            "bytes-sent": sum(_size(message.content) for message in messages),
+            "bytes-received": sum(_size(reply.content) for reply in replies),
+            "seconds": {name: round(value, 3) for name, value in seconds.items()},
+        }
+        record(row)
+        _report(row, config.num_server_rounds, time.monotonic() - started)
+    return arrays
+
+
+def _good_replies(
+    replies: Sequence[Message],
+    members: Sequence[Member],
+    roster: Roster,
+    server_round: int,
+) -> list[Message]:
+    """Return the replies without error in the order of the partitions.
+
+    Sums of floats depend on their order, and replies come as they are ready.
+    """
+    good: dict[int, Message] = {}
+    reasons: list[str] = []
+    for reply in replies:
+        if reply.has_error():
+            reasons.append(str(reply.error.reason))
+        else:
+            member = roster.by_node[reply.metadata.src_node_id]
+            good[member.partition_id] = reply
+    if missing := len(members) - len(replies):
+        reasons.append(f"{missing} without a reply within round-timeout")
+    if not good:
+        raise RuntimeError(
+            f"round {server_round}: none of {len(members)} clients has sent an update: "
+            + "; ".join(dict.fromkeys(reasons))
+        )
+    for reason in reasons:
+        log(WARNING, "round %d goes on without a client: %s", server_round, reason)
+    return [good[partition] for partition in sorted(good)]
+
+
+def _drift(replies: Sequence[Message], parameters: Sequence[str]) -> float:
+    arrays = [next(iter(reply.content.array_records.values())) for reply in replies]
+    decoded = [{name: record[name].numpy() for name in parameters} for record in arrays]
+    return local_drift(decoded, parameters)
+
+
+def _size(content: RecordDict) -> int:
+    """Return the bytes of a message's records, as Flower counts them."""
+    return sum(record.count_bytes() for record in content.values())
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
+    started = time.perf_counter()
+    yield
+    seconds[name] = time.perf_counter() - started
+
+
+def _report(row: Row, num_rounds: int, elapsed: float) -> None:
+    done = row["round"]
+    left = elapsed / done * (num_rounds - done)
+    log(
+        INFO,
+        "round %*d/%d  accuracy %5.2f %%  drift %.3f  FA: %s  %.1f s  left %d:%02d",
+        len(str(num_rounds)),
+        done,
+        num_rounds,
+        100 * row["accuracy"],
+        row["drift"],
+        ", ".join(row["selected"]) or "-",
+        sum(row["seconds"].values()),
+        *divmod(round(left), 60),
+    )
