@@ -1,4 +1,8 @@
-"""The images, and who holds which of them."""
+"""The images, and who holds which of them.
+
+The libraries behind a data set are imported when it is loaded: all of them together
+take longer than the first round, in every process that serves clients.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import medmnist
 import numpy as np
 import numpy.typing as npt
 import torch
-from datasets import Dataset
-from flwr_datasets.partitioner import DirichletPartitioner, IidPartitioner, Partitioner
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 __all__ = ["DATASETS", "PARTITIONERS", "Images", "load_images", "partition_indices"]
@@ -92,6 +91,9 @@ def partition_indices(
             f"{num_partitions * min_size} images, there are {len(labels)}; lower it or "
             "simulate fewer nodes"
         )
+    from datasets import Dataset
+    from flwr_datasets.partitioner import DirichletPartitioner, IidPartitioner
+
     table = Dataset.from_dict({"label": labels, "index": range(len(labels))})
     if partitioner == "iid":
         dealer = IidPartitioner(num_partitions)
@@ -123,7 +125,7 @@ def partition_indices(
 
 
 def _indices(
-    partitioner: Partitioner, num_partitions: int
+    partitioner: Any, num_partitions: int
 ) -> tuple[npt.NDArray[np.int64], ...]:
     parts = (partitioner.load_partition(i) for i in range(num_partitions))
     return tuple(np.array(part["index"], np.int64) for part in parts)
@@ -131,21 +133,21 @@ def _indices(
 
 def _digits(name: str, data_dir: str) -> Images:
     """Return the 1,797 handwritten digits of 8x8 pixels that scikit-learn brings."""
+    from sklearn.datasets import load_digits
+
     digits = load_digits()
-    # The split is part of the data set: the same for every seed of an experiment.
-    images, test, labels, test_labels = train_test_split(
-        digits.images,
-        digits.target,
-        test_size=0.2,
-        random_state=0,
-        stratify=digits.target,
-    )
+    images, labels = digits.images / 16, digits.target
+    # Every fifth image of each digit is for testing.
+    test = np.zeros(len(labels), bool)
+    test[np.argsort(labels, kind="stable")[4::5]] = True
     names = [str(name) for name in digits.target_names]
-    return _images(images / 16, labels, test / 16, test_labels, names)
+    return _images(images[~test], labels[~test], images[test], labels[test], names)
 
 
 def _medmnist(name: str, data_dir: str) -> Images:
     """Return a MedMNIST set from ``<data_dir>/<name>.npz``, the official 28x28 file."""
+    import medmnist
+
     info = medmnist.INFO[name]
     folder = Path(data_dir or medmnist.dataset.DEFAULT_ROOT).expanduser()
     path = folder / f"{name}.npz"
@@ -190,9 +192,21 @@ def _images(
     )
 
 
-_SINGLE_LABEL = ("binary-class", "multi-class", "ordinal-regression")
-DATASETS: dict[str, Callable[[str, str], Images]] = {"digits": _digits} | {
-    name: _medmnist
-    for name, info in medmnist.INFO.items()
-    if info["task"] in _SINGLE_LABEL and not name.endswith("3d")
+# The two-dimensional MedMNIST sets with one label an image.
+_MEDMNIST = (
+    "pathmnist",
+    "dermamnist",
+    "octmnist",
+    "pneumoniamnist",
+    "retinamnist",
+    "breastmnist",
+    "bloodmnist",
+    "tissuemnist",
+    "organamnist",
+    "organcmnist",
+    "organsmnist",
+)
+DATASETS: dict[str, Callable[[str, str], Images]] = {
+    "digits": _digits,
+    **dict.fromkeys(_MEDMNIST, _medmnist),
 }

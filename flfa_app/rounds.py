@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from logging import INFO, WARNING
+from logging import DEBUG, INFO, WARNING, getLogger
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
@@ -20,6 +20,7 @@ from strategies import LayerSelection, local_drift
 __all__ = ["run_rounds"]
 
 Row = dict[str, Any]
+LOGGER = getLogger("flwr")
 
 
 def run_rounds(
@@ -64,7 +65,7 @@ def run_rounds(
             server_round=server_round,
         )
         selected = strategy.selected[:]
-        with _timed(seconds, "train"):
+        with _timed(seconds, "train"), _without_flowers_own_lines():
             view = Participants(grid, members)
             messages = list(
                 strategy.configure_train(server_round, arrays, ConfigRecord(), view)
@@ -75,7 +76,7 @@ def run_rounds(
                 grid.send_and_receive(messages, timeout=config.round_timeout)
             )
         replies = _good_replies(replies, members, roster, server_round)
-        with _timed(seconds, "aggregate"):
+        with _timed(seconds, "aggregate"), _without_flowers_own_lines():
             aggregated, metrics = strategy.aggregate_train(server_round, replies)
             if aggregated is None or metrics is None:
                 raise RuntimeError(f"round {server_round}: nothing to aggregate")
@@ -89,7 +90,9 @@ def run_rounds(
             "loss": loss,
             "drift": drift,
             "selected": selected,
-            "scores": {**strategy.scores, **strategy.observed_scores},
+            "scores": _in_order(
+                {**strategy.scores, **strategy.observed_scores}, parameters
+            ),
             "train-loss": metrics["train-loss"],
             "learning-rate": config.learning_rate_in(server_round),
             "participants": sorted(member.partition_id for member in members),
@@ -139,9 +142,31 @@ def _drift(replies: Sequence[Message], parameters: Sequence[str]) -> float:
     return local_drift(decoded, parameters)
 
 
+def _all_scores(
+    strategy: LayerSelection, parameters: Sequence[str]
+) -> dict[str, float]:
+    """Return the scores of all layers in the order of the model."""
+    scores = {**strategy.scores, **strategy.observed_scores}
+    layers = (name.removesuffix(".weight") for name in parameters)
+    return {layer: scores[layer] for layer in layers if layer in scores}
+
+
 def _size(content: RecordDict) -> int:
-    """Return the bytes of a message's records, as Flower counts them."""
-    return sum(record.count_bytes() for record in content.values())
+    """Return the bytes of a message's content as it goes over the wire."""
+    arrays = sum(record.count_bytes() for record in content.array_records.values())
+    others = (*content.config_records.values(), *content.metric_records.values())
+    return arrays + sum(len(record.deflate()) for record in others)
+
+
+@contextmanager
+def _without_flowers_own_lines() -> Iterator[None]:
+    """Leave out what strategies log in each round: one line a round is enough."""
+    level = LOGGER.level
+    LOGGER.setLevel(max(level, WARNING) if level > DEBUG else level)
+    try:
+        yield
+    finally:
+        LOGGER.setLevel(level)
 
 
 @contextmanager

@@ -3,23 +3,24 @@
 They are plain `torch` modules: they know nothing of Flower nor of how they are trained.
 """
 
-from collections.abc import Callable
+from importlib import import_module
 
 import torch
 from torch import nn
 
-from flfa_app.models import cnn, mobilenet, resnet
 from flfa_app.models.norms import NORMS
 
 __all__ = ["MODELS", "NORMS", "build_model"]
 
-# Every builder takes the keywords channels, size, classes and norm.
-MODELS: dict[str, Callable[..., nn.Module]] = {
-    "cnn": cnn.cnn,
-    "mobilenet_v2": mobilenet.mobilenet_v2,
-    "mobilenet_v2_imagenet": mobilenet.mobilenet_v2_imagenet,
-    "resnet18": resnet.resnet18,
-    "resnet50": resnet.resnet50,
+# The module with the builder of that name, which takes the keywords channels, size,
+# classes and norm. Imported when it is needed: torchvision takes two seconds, in every
+# process that serves clients.
+MODELS: dict[str, str] = {
+    "cnn": "cnn",
+    "mobilenet_v2": "mobilenet",
+    "mobilenet_v2_imagenet": "mobilenet",
+    "resnet18": "resnet",
+    "resnet50": "resnet",
 }
 
 
@@ -58,6 +59,10 @@ def build_model(
     # On the CPU whatever the default device, so that a seed means the same weights on
     # every machine; and its generator is the only one seeded: torch.manual_seed would
     # also seed the GPUs' generators, which fork_rng(devices=[]) does not restore.
+    builder = getattr(import_module(f"{__name__}.{MODELS[name]}"), name)
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
-        return MODELS[name](channels=channels, size=size, classes=classes, norm=norm)
+        model: nn.Module = builder(
+            channels=channels, size=size, classes=classes, norm=norm
+        )
+        return model

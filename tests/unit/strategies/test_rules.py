@@ -1,0 +1,190 @@
+"""The rules as pure functions, and the skewness that ``auto`` decides by."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from strategies.rules import RULES, Choice, skewness
+
+NAN = math.nan
+SCORES = {"a": 0.5, "b": -0.25, "c": 0.75, "d": 0.0}
+
+
+def pick(rule, scores, num_layers=1, **choice):
+    got = RULES[rule](scores, Choice(num_layers=num_layers, **choice))
+    assert type(got) is list
+    return got
+
+
+def exact_skewness(values):
+    """m3 / m2^(3/2) of the population, in exact arithmetic up to the last root."""
+    exact = [Fraction(float(v)) for v in values]
+    mean = sum(exact) / len(exact)
+    m2 = sum((v - mean) ** 2 for v in exact) / len(exact)
+    m3 = sum((v - mean) ** 3 for v in exact) / len(exact)
+    return math.copysign(math.sqrt(m3**2 / m2**3), m3)
+
+
+def test_the_rules():
+    assert list(RULES) == ["lowest", "highest", "auto", "fixed", "random", "none"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "num_layers", "expected"),
+    [
+        ("lowest", 1, ["b"]),
+        ("lowest", 2, ["b", "d"]),
+        ("lowest", 4, ["b", "d", "a", "c"]),
+        ("highest", 1, ["c"]),
+        ("highest", 3, ["c", "a", "d"]),
+        ("none", 1, []),
+        ("none", 3, []),
+    ],
+)
+def test_order_of_the_scores(rule, num_layers, expected):
+    assert pick(rule, SCORES, num_layers) == expected
+
+
+@pytest.mark.parametrize("rule", ["lowest", "highest"])
+def test_of_equal_scores_the_first(rule):
+    tied = {"z": 0.5, "y": 0.5, "x": 0.5}
+    assert pick(rule, tied) == ["z"]
+    assert pick(rule, tied, 2) == ["z", "y"]
+    assert pick(rule, dict(reversed(tied.items()))) == ["x"]
+    assert pick(rule, {"n": 0.0, "p": -0.0}) == ["n"]
+    assert pick(rule, {"p": -0.0, "n": 0.0}) == ["p"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"), [("lowest", ["e", "b"]), ("highest", ["b", "e"])]
+)
+def test_layers_without_a_score_are_passed_over(rule, expected):
+    scores = {"a": NAN, "b": 0.9, "c": NAN, "e": -0.9, "f": NAN}
+    assert pick(rule, scores, 1) == expected[:1]
+    assert pick(rule, scores, 2) == expected
+    assert pick(rule, scores, 4) == expected, "fewer than asked for, but no nan"
+    assert pick(rule, {"a": NAN, "b": NAN}) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        # mean 1, m3 = (-1 - 1 + 8)/3 = 2 > 0: most at the low end.
+        ({"a": 0, "b": 0, "c": 3, "d": NAN}, "lowest"),
+        # The mirror image: m3 = -2.
+        ({"a": 0, "b": 0, "c": -3, "d": NAN}, "highest"),
+        # Symmetric, equal, single and no values: skewness 0, which is not above 0.
+        ({"a": -1, "b": 0, "c": 1, "d": NAN}, "highest"),
+        ({"a": 0.3, "b": 0.3, "c": 0.3, "d": 0.3}, "highest"),
+        ({"a": 0.3, "b": NAN, "c": NAN, "d": NAN}, "highest"),
+        ({"a": NAN, "b": NAN, "c": NAN, "d": NAN}, "highest"),
+    ],
+)
+@pytest.mark.parametrize("num_layers", [1, 2, 4])
+def test_auto_looks_at_the_first_scores(first, expected, num_layers):
+    """And at nothing else: SCORES themselves have a skewness of their own."""
+    for scores in (SCORES, {k: -v for k, v in SCORES.items()}):
+        want = pick(expected, scores, num_layers)
+        assert pick("auto", scores, num_layers, first_scores=first) == want
+
+
+@pytest.mark.parametrize("pair", [(0.3, 0.4), (0.1, 0.7), (0.1, 0.3), (0.25, 0.5)])
+def test_auto_with_two_candidates_is_highest(pair):
+    """Two values a, b lie (b - a)/2 on either side of their mean: m3 = 0 exactly.
+
+    So the skewness is 0, not above 0, and the rule is ``highest``, for every pair.
+    """
+    scores = dict(zip("ab", pair, strict=True))
+    assert pick("auto", scores, first_scores=scores) == ["b"]
+
+
+def test_fixed_whatever_the_scores():
+    for scores in (SCORES, {}, dict.fromkeys("abcd", NAN)):
+        got = pick("fixed", scores, 1, fixed_layers=("d", "a"))
+        assert got == ["d", "a"]
+
+
+def test_random_depends_on_seed_and_round_alone():
+    names = [f"layer{i}" for i in range(6)]
+    rng = np.random.default_rng(0)
+    for server_round in range(1, 20):
+        choice = {"seed": 3, "server_round": server_round}
+        want = pick("random", dict.fromkeys(names, 0.0), 2, **choice)
+        assert len(set(want)) == 2
+        assert set(want) <= set(names)
+        for values in (rng.uniform(-1, 1, 6), [NAN] * 6, range(6)):
+            scores = dict(zip(names, values, strict=True))
+            assert pick("random", scores, 2, **choice) == want
+
+
+def test_random_varies_over_rounds_and_seeds():
+    scores = dict.fromkeys("abcdef", 0.0)
+
+    def draws(seed):
+        return [
+            tuple(pick("random", scores, 2, seed=seed, server_round=r))
+            for r in range(1, 31)
+        ]
+
+    assert draws(0) == draws(0)
+    assert draws(0) != draws(1)
+    assert len(set(draws(0))) > 10
+    assert draws(0)[1:] != draws(1)[:-1], "seed + round would repeat the draws"
+
+
+def test_random_leaves_the_global_generators_alone():
+    before = np.random.get_state()[1].tolist()  # noqa: NPY002
+    pick("random", SCORES, seed=5)
+    assert np.random.get_state()[1].tolist() == before  # noqa: NPY002
+
+
+def test_random_is_uniform():
+    """1200 draws of 1 of 4: 300 each, standard deviation 15; 5 of them are 75."""
+    counts = dict.fromkeys("abcd", 0)
+    for server_round in range(1200):
+        counts[pick("random", counts, seed=1, server_round=server_round)[0]] += 1
+    assert all(abs(count - 300) < 75 for count in counts.values())
+
+
+@pytest.mark.parametrize("rule", list(RULES))
+def test_scores_are_not_changed_nor_returned(rule):
+    scores = dict(SCORES)
+    first = {"a": 0.0, "b": 0.0, "c": 1.0}
+    got = pick(rule, scores, 2, first_scores=first, fixed_layers=("a",))
+    got.append("x")
+    assert scores == SCORES
+    assert first == {"a": 0.0, "b": 0.0, "c": 1.0}
+    assert "x" not in pick(rule, scores, 2, first_scores=first, fixed_layers=("a",))
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        # mean 1; m2 = (1 + 1 + 4)/3 = 2; m3 = (-1 - 1 + 8)/3 = 2; 2/2^1.5 = 1/sqrt2.
+        ([0, 0, 3], 1 / math.sqrt(2)),
+        ([0, 0, -3], -1 / math.sqrt(2)),
+        # mean 1; m2 = (4 * 1 + 16)/5 = 4; m3 = (-4 + 64)/5 = 12; 12/8 = 1.5.
+        ([0, 0, 0, 0, 5], 1.5),
+        ([-2, -1, 0, 1, 2], 0.0),
+        ([4], 0.0),
+        ([], 0.0),
+        ([0.1, 0.1, 0.1], 0.0),
+        # What is not finite is left out.
+        ([0, NAN, 0, math.inf, 3, -math.inf], 1 / math.sqrt(2)),
+        ([NAN, NAN], 0.0),
+    ],
+)
+def test_skewness_by_hand(values, expected):
+    assert skewness(values) == pytest.approx(expected, rel=1e-15, abs=0)
+
+
+def test_skewness_is_the_definition():
+    rng = np.random.default_rng(2)
+    for size in (3, 4, 10, 50):
+        values = rng.beta(2, 5, size=size)
+        assert skewness(values) == pytest.approx(exact_skewness(values), rel=1e-9)
+        shifted = iter((7 * values - 3).tolist())
+        assert skewness(shifted) == pytest.approx(skewness(values), rel=1e-9)
+        assert skewness(-values) == pytest.approx(-skewness(values), rel=1e-12)
