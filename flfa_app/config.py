@@ -42,15 +42,18 @@ def _whole(least: int) -> Any:
     return _key(check)
 
 
-def _real(low: float, high: float = math.inf, *, above: bool = False) -> Any:
-    """Allow a number from ``low`` (or only above it) to ``high``."""
-    allowed = f"a number {'above' if above else 'from'} {low:g}"
-    if math.isfinite(high):
-        allowed += f" to {high:g}"
+def _real(low: str, high: str = "inf") -> Any:
+    """Allow the numbers between two bounds; ``"> 0"`` leaves the bound itself out."""
+    least, most = float(low.lstrip("> ")), float(high.lstrip("< "))
 
     def accepts(value: float) -> bool:
-        return math.isfinite(value) and (low < value if above else low <= value) <= high
+        above = value > least if low.startswith(">") else value >= least
+        below = value < most if high.startswith("<") else value <= most
+        return above and below and math.isfinite(value)
 
+    allowed = f"a number {'above' if low.startswith('>') else 'from'} {least:g}"
+    if math.isfinite(most):
+        allowed += f" {'to below' if high.startswith('<') else 'to'} {most:g}"
     return _key(_Check(float, allowed, accepts))
 
 
@@ -88,50 +91,46 @@ class RunConfig:
     dataset: str = _one_of(DATASETS)
     data_dir: str = _text()
     partitioner: str = _one_of(PARTITIONERS)
-    dirichlet_beta: float = _real(0, above=True)
+    dirichlet_beta: float = _real("> 0")
     min_partition_size: int = _whole(1)
     report_label_counts: bool = _flag()
 
-    fraction_train: float = _real(0, 1, above=True)
+    fraction_train: float = _real("> 0", "1")
     min_train_nodes: int = _whole(1)
     local_epochs: int = _whole(1)
     batch_size: int = _whole(1)
-    learning_rate: float = _real(0, above=True)
-    lr_decay: float = _real(0, 1, above=True)
-    momentum: float = _real(0, 1)
-    weight_decay: float = _real(0)
-    clip_norm: float = _real(0)
+    learning_rate: float = _real("> 0")
+    lr_decay: float = _real("> 0", "1")
+    momentum: float = _real("0", "< 1")
+    weight_decay: float = _real("0")
+    clip_norm: float = _real("0")
 
     device: str = _one_of(("auto", "cpu", "cuda"))
     threads_per_client: int = _whole(1)
-    round_timeout: float = _real(0, above=True)
+    round_timeout: float = _real("> 0")
 
     @classmethod
     def parse(cls, run_config: Mapping[str, Any]) -> RunConfig:
         """Parse a run config; raise :class:`ConfigError` with every problem in it."""
         checks = {key_of(f.name): f.metadata["check"] for f in fields(cls)}
         problems = [_unknown(key, checks) for key in run_config if key not in checks]
-        for key, check in checks.items():
-            problems += _problems_of(key, check, run_config)
-        if not problems:
-            values = {f.name: run_config[key_of(f.name)] for f in fields(cls)}
-            for f in fields(cls):
-                # TOML's 1 is a whole number, also where 1.0 is meant.
-                values[f.name] = f.metadata["check"].type(values[f.name])
-            config = cls(**values)
-            problems = config._contradictions()
+        wrong = {key: _problem(key, check, run_config) for key, check in checks.items()}
+        problems += [problem for problem in wrong.values() if problem]
+        if not (wrong["flfa"] or wrong["fixed-fa-layers"]):
+            problems += _contradictions(run_config)
         if problems:
             raise ConfigError(
                 "the run config cannot be used:\n"
                 + "\n".join(f"  - {problem}" for problem in problems)
             )
-        return config
+        # TOML's 1 is a whole number, also where 1.0 is meant.
+        values = {key: check.type(run_config[key]) for key, check in checks.items()}
+        return cls(**{f.name: values[key_of(f.name)] for f in fields(cls)})
 
     @property
     def fixed_layers(self) -> tuple[str, ...]:
         """The names in ``fixed-fa-layers``."""
-        names = (name.strip() for name in self.fixed_fa_layers.split(","))
-        return tuple(name for name in names if name)
+        return _names(self.fixed_fa_layers)
 
     def learning_rate_in(self, server_round: int) -> float:
         """Return the learning rate of a round (the first is 1)."""
@@ -140,23 +139,6 @@ class RunConfig:
     def as_keys(self) -> dict[str, Any]:
         """Return the config under the names it has in files."""
         return {key_of(f.name): getattr(self, f.name) for f in fields(self)}
-
-    def _contradictions(self) -> list[str]:
-        """Return what is wrong between keys that are right one by one."""
-        problems = []
-        if self.flfa == "fixed" and not self.fixed_layers:
-            problems.append(
-                "fixed-fa-layers is empty, but flfa is 'fixed': name the layers, "
-                "separated by commas"
-            )
-        if self.flfa != "fixed" and self.fixed_layers:
-            problems.append(
-                f"fixed-fa-layers is {self.fixed_fa_layers!r}, but flfa is "
-                f"{self.flfa!r}: set flfa='fixed' or leave fixed-fa-layers empty"
-            )
-        if self.momentum == 1:
-            problems.append("momentum is 1: it must be below 1")
-        return problems
 
 
 def key_of(name: str) -> str:
@@ -169,15 +151,36 @@ def _unknown(key: str, known: Collection[str]) -> str:
     return f"{key} is not a key" + (f"; did you mean {close[0]}?" if close else "")
 
 
-def _problems_of(key: str, check: _Check, given: Mapping[str, Any]) -> list[str]:
+def _problem(key: str, check: _Check, given: Mapping[str, Any]) -> str | None:
     if key not in given:
-        return [f"{key} is missing; it must be {check.allowed}"]
+        return f"{key} is missing; it must be {check.allowed}"
     value = given[key]
     # A whole number is a fine float; true is an int to Python but not to a person.
     types = (int, float) if check.type is float else (check.type,)
-    right_type = isinstance(value, types) and isinstance(value, bool) == (
-        check.type is bool
+    right_type = isinstance(value, types) and (
+        isinstance(value, bool) == (check.type is bool)
     )
     if right_type and check.accepts(value):
-        return []
-    return [f"{key} is {value!r}; it must be {check.allowed}"]
+        return None
+    return f"{key} is {value!r}; it must be {check.allowed}"
+
+
+def _contradictions(given: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong between keys that are right one by one."""
+    rule, layers = given["flfa"], given["fixed-fa-layers"]
+    if rule == "fixed" and not _names(layers):
+        return [
+            "fixed-fa-layers is empty, but flfa is 'fixed'; name the layers, separated "
+            "by commas"
+        ]
+    if rule != "fixed" and _names(layers):
+        return [
+            f"fixed-fa-layers is {layers!r}, but flfa is {rule!r}; set flfa to 'fixed' "
+            "or leave fixed-fa-layers empty"
+        ]
+    return []
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = (name.strip() for name in text.split(","))
+    return tuple(name for name in names if name)

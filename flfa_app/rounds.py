@@ -90,9 +90,7 @@ def run_rounds(
             "loss": loss,
             "drift": drift,
             "selected": selected,
-            "scores": _in_order(
-                {**strategy.scores, **strategy.observed_scores}, parameters
-            ),
+            "scores": _all_scores(strategy, parameters),
             "train-loss": metrics["train-loss"],
             "learning-rate": config.learning_rate_in(server_round),
             "participants": sorted(member.partition_id for member in members),

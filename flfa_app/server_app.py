@@ -15,7 +15,7 @@ from torch import nn
 from clients import effective_layers, eligible_layers
 from flfa_app import plots
 from flfa_app.arrays import load_arrays, to_arrays
-from flfa_app.config import RunConfig
+from flfa_app.config import ConfigError, RunConfig
 from flfa_app.registry import ALGORITHMS
 from flfa_app.results import RunDirectory
 from flfa_app.roster import Roster
@@ -97,6 +97,7 @@ def _strategy(config: RunConfig, model: nn.Module) -> LayerSelection:
     effective = set(effective_layers(model, images.train[:1]))
     everything = config.candidates == "all"
     candidates = [x for x in eligible if everything or x in effective]
+    _check_layers(config, candidates)
     return ALGORITHMS[config.algorithm].strategy(
         layers=candidates,
         rule=config.flfa,
@@ -109,6 +110,18 @@ def _strategy(config: RunConfig, model: nn.Module) -> LayerSelection:
         min_train_nodes=1,
         min_available_nodes=1,
     )
+
+
+def _check_layers(config: RunConfig, candidates: list[str]) -> None:
+    """Raise if the config asks for layers this model does not have."""
+    allowed = f"{config.model} has the candidates {', '.join(candidates)}"
+    if config.flfa != "none" and config.num_fa_layers > len(candidates):
+        raise ConfigError(
+            f"num-fa-layers is {config.num_fa_layers}; it must be at most "
+            f"{len(candidates)}: {allowed}"
+        )
+    if unknown := [x for x in config.fixed_layers if x not in candidates]:
+        raise ConfigError(f"fixed-fa-layers names {', '.join(unknown)}; {allowed}")
 
 
 def _plot_partition(

@@ -82,6 +82,25 @@ assert metrics["steps"] == 2
 assert not torch.equal(before, model[2].weight)
 """
 
+FEEDBACK = """
+import torch
+from torch import nn
+
+x = torch.ones(1, 2, requires_grad=True)
+b = torch.tensor([[0.0, 1.0], [2.0, 3.0]])
+out = copied.LinearFeedback.apply(x, torch.zeros(1, 2), b, torch.tensor(10.0))
+out.sum().backward()
+assert x.grad.tolist() == [[20.0, 40.0]]  # (1, 1) @ 10 b by hand
+
+layer = nn.Linear(2, 2, bias=False)
+nn.init.constant_(layer.weight, 1.0)
+inputs = torch.ones(1, 2, requires_grad=True)
+with C.feedback_alignment(nn.Sequential(layer), ["0"], scaling="none"):
+    nn.init.constant_(layer.weight, 5.0)
+    layer(inputs).sum().backward()
+assert inputs.grad.tolist() == [[2.0, 2.0]]  # through the weight on entry, not 5
+"""
+
 
 def run(path, blocked, imports, body, checks=""):
     """Run ``body`` in a fresh interpreter that sees only ``path`` and the venv."""
@@ -146,32 +165,12 @@ def test_strategies_under_another_name(relocated):
 
 
 def test_clients_under_another_name(relocated):
-    blocked = {"flwr", "strategies", "clients", "flfa_app"}
-    checks = "assert C.LocalTrainer.__module__.startswith('elsewhere.deep.client_side')"
-    run(
-        relocated,
-        blocked,
-        "from elsewhere.deep import client_side as C",
-        CLIENT,
-        checks,
-    )
-
-
-def test_the_feedback_functions_on_their_own(tmp_path):
-    """As the file says of itself: it needs only torch and can be copied alone."""
-    shutil.copy(ROOT / "clients" / "feedback.py", tmp_path / "copied.py")
+    """And ``feedback.py`` alone, which says of itself that it can be copied."""
+    shutil.copy(ROOT / "clients" / "feedback.py", relocated / "copied.py")
     blocked = {"flwr", "strategies", "clients", "flfa_app", "torchvision"}
-    body = """
-import torch
-
-x = torch.ones(1, 2, requires_grad=True)
-y = torch.zeros(1, 2)
-b = torch.tensor([[0.0, 1.0], [2.0, 3.0]])
-out = C.LinearFeedback.apply(x, y, b, torch.tensor(10.0))
-out.sum().backward()
-assert x.grad.tolist() == [[20.0, 40.0]]  # (1, 1) @ 10 b by hand
-"""
-    run(tmp_path, blocked, "import copied as C", body)
+    imports = "import copied\nfrom elsewhere.deep import client_side as C"
+    checks = "assert C.LocalTrainer.__module__.startswith('elsewhere.deep.client_side')"
+    run(relocated, blocked, imports, FEEDBACK, checks)
 
 
 def test_the_blocker_blocks():

@@ -1,5 +1,6 @@
 """``class Mine(LayerSelection, X)`` for Flower's strategies and for one's own."""
 
+import gc
 import math
 
 import numpy as np
@@ -35,6 +36,15 @@ BASES = {
 SAME = ((1.0, 0.0), (1.0, 0.0), (1.0, 0.0), (1.0, 0.0))  # z = 1
 OPPOSITE = ((1.0, 0.0), (-1.0, 0.0), (2.0, 0.0), (-2.0, 0.0))  # z = 0
 CROSS = ((1.0, 0.0), (0.0, 1.0), (1.0, 0.0), (0.0, 1.0))  # z = 1/sqrt2
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _cheap_collections():
+    """Bulyan and QFedAvg collect garbage after each reply: leave torch out of it."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def mine(base):

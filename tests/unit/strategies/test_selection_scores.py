@@ -120,7 +120,7 @@ def test_error_replies_are_ignored():
 
 
 def test_clients_are_not_weighted_by_their_number_of_samples():
-    """Mean (1/2, 1/2) whatever the numbers: 1/sqrt2. Weighted 99:1 it would be 0.505."""
+    """Mean (1/2, 1/2) whatever the numbers: 1/sqrt2. Weighted 99:1 it were 0.505."""
     updates = {1: (1.0, 0.0), 2: (0.0, 1.0)}
 
     def client(message):

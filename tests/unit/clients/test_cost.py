@@ -1,0 +1,142 @@
+"""No input gradient is computed twice or thrown away, and nothing is kept twice."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from clients import feedback_alignment
+from tests.unit.clients.cases import conv, conv_input, every_conv, quiet
+
+PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot")
+pytestmark = quiet
+
+
+class Calls(TorchDispatchMode):
+    """Count matrix products; note which gradients convolutions are asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.products: Counter[str] = Counter()
+        self.masks: list[list[bool]] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        name = func.overloadpacket.__name__
+        if name in PRODUCTS:
+            self.products[name] += 1
+        if name == "convolution_backward":
+            self.masks.append(list(args[-1]))
+        return func(*args, **(kwargs or {}))
+
+
+def backward_calls(
+    model: nn.Module,
+    x: Tensor,
+    names: list[str],
+    after: Callable[[Tensor], Tensor] = lambda y: y,
+    scaling: str = "tensor",
+) -> Calls:
+    with feedback_alignment(model, names, scaling=scaling):
+        loss = after(model(x)).square().sum()
+        with Calls() as calls:
+            loss.backward()
+    return calls
+
+
+@every_conv
+def test_one_input_gradient_for_each_aligned_convolution(case: str) -> None:
+    kind = type(conv(case))
+    model = nn.Sequential(kind(4, 4, 1), conv(case), kind(8, 8, 1), kind(8, 8, 1))
+    x = conv_input(case)
+    plain = backward_calls(model, x, [])
+    assert plain.masks == [[True] * 3] * 3 + [[False, True, True]]
+    ours = backward_calls(model, x, ["1", "3"])
+    # An aligned one: the input through B, apart from weight and bias through w.
+    aligned = [[True, False, False], [False, True, True]]
+    rest = [[True, True, True], [False, True, True]]
+    assert sorted(ours.masks) == sorted([*aligned, *aligned, *rest])
+    assert sum(mask[0] for mask in ours.masks) == sum(mask[0] for mask in plain.masks)
+
+
+def test_the_first_layer_asks_for_no_input_gradient() -> None:
+    model = nn.Sequential(nn.Conv2d(4, 4, 1), nn.Flatten(), nn.Linear(16, 2))
+    calls = backward_calls(model, torch.randn(2, 4, 2, 2), ["0", "2"])
+    assert calls.masks == [[False, True, True]]
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 5), (2, 2, 3, 5)], ids=str)
+@pytest.mark.parametrize("bias", [True, False])
+def test_an_aligned_linear_layer_multiplies_as_often(
+    shape: tuple[int, ...], bias: bool
+) -> None:
+    model = nn.Sequential(
+        nn.Linear(5, 4, bias=bias), nn.Linear(4, 3, bias=bias), nn.Linear(3, 2)
+    )
+    plain = backward_calls(model, torch.randn(shape), [])
+    # Three weight gradients, two input gradients.
+    assert sum(plain.products.values()) == 5
+    for names in (["1"], ["0", "1", "2"]):
+        ours = backward_calls(model, torch.randn(shape), names)
+        assert ours.products == plain.products
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="a non-contiguous gradient of three axes goes through bmm, with B repeated",
+)
+def test_a_transposed_output_costs_no_more_than_backpropagation() -> None:
+    model = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3))
+
+    def after(y: Tensor) -> Tensor:
+        return y.transpose(1, 2).contiguous()
+
+    plain = backward_calls(model, torch.randn(2, 4, 5), [], after)
+    ours = backward_calls(model, torch.randn(2, 4, 5), ["1"], after)
+    assert ours.products == plain.products
+
+
+def test_frozen_weights_cost_one_product_for_each_layer() -> None:
+    model = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3)).requires_grad_(False)
+    x = torch.randn(2, 5, requires_grad=True)
+    assert backward_calls(model, x, ["0", "1"]).products == {"mm": 2}
+
+
+def kept(model: nn.Module, x: Tensor, names: list[str], scaling: str) -> set[int]:
+    """Return the storages, but for parameters, kept for the backward pass."""
+    pointers = set()
+    parameters = {p.untyped_storage().data_ptr() for p in model.parameters()}
+
+    def pack(tensor: Tensor) -> Tensor:
+        pointers.add(tensor.untyped_storage().data_ptr())
+        return tensor
+
+    with feedback_alignment(model, names, scaling=scaling):
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            y = model(x)
+        y.sum().backward()
+    return pointers - parameters
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Sequential(nn.Conv2d(4, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)),
+        nn.Sequential(nn.Conv2d(4, 8, 3), nn.Conv2d(8, 8, 3, padding="same")),
+        nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 8)),
+    ],
+    ids=["conv", "conv-same", "linear"],
+)
+def test_no_activation_is_kept_that_backpropagation_would_not_keep(
+    model: nn.Module,
+) -> None:
+    """Only the weight on entry, and if there is a scale, that number."""
+    x = torch.randn(2, 4, 4, 4)
+    plain = kept(model, x, [], "none")
+    assert len(kept(model, x, ["1"], "none")) == len(plain) + 1
+    assert len(kept(model, x, ["1"], "tensor")) == len(plain) + 2
