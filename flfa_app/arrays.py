@@ -43,4 +43,4 @@ def _cast(values: np.ndarray, like: Array) -> np.ndarray:
         return values
     if np.issubdtype(dtype, np.integer):
         values = np.rint(values)
-    return values.astype(dtype)
+    return np.asarray(values, dtype)  # NumPy makes a scalar of rint's zero dimensions

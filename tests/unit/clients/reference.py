@@ -86,11 +86,11 @@ class ReferenceLayer(nn.Module):
             self.register_buffer("entry", read(layer.eval()).clone())
         layer.train()
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         weight = self.read(self.layer)
-        through_w = affine(self.layer, x.detach(), weight, self.layer.bias)
+        through_w = affine(self.layer, input.detach(), weight, self.layer.bias)
         b = feedback(weight, self.entry, self.scaling)
-        through_b = affine(self.layer, x, b, None)
+        through_b = affine(self.layer, input, b, None)
         return through_w + (through_b - through_b.detach())
 
 

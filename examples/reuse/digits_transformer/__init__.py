@@ -1,0 +1,1 @@
+"""A Flower app that classifies scikit-learn's digits with a small transformer."""

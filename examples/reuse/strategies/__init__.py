@@ -1,0 +1,5 @@
+"""This app's own strategies. FLFA's are in ``flfa.strategies``: no clash."""
+
+from .mine import FedAvgEMA
+
+__all__ = ["FedAvgEMA"]

@@ -1,0 +1,151 @@
+"""The app on Flower itself: real SuperLink, real Ray, real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flfa_app.superlink import Outcome, SuperLink, local_superlink
+from tests.federation import ROOT, metrics, run_app
+
+pytestmark = pytest.mark.e2e
+
+QUICK: dict[str, Any] = {"num-server-rounds": 3, "local-epochs": 1}
+
+
+def run(
+    superlink: SuperLink, folder: Path, *, workers: int = 2, nodes: int = 6, **keys: Any
+) -> tuple[Outcome, list[str]]:
+    lines: list[str] = []
+    overrides = QUICK | {key.replace("_", "-"): value for key, value in keys.items()}
+    outcome = superlink.run(
+        ROOT,
+        run_config=overrides,
+        nodes=nodes,
+        workers=workers,
+        output_dir=folder,
+        show=lines.append,
+    )
+    return outcome, lines
+
+
+@pytest.fixture(scope="module")
+def superlink() -> Any:
+    with local_superlink(ROOT) as link:
+        yield link
+
+
+def test_one_worker_or_two_or_none_the_run_is_the_same(
+    superlink: SuperLink, tmp_path: Path
+) -> None:
+    """Bit for bit: metrics and model, with Ray's workers and in this process."""
+    folders = []
+    for workers in (1, 2):
+        outcome, lines = run(superlink, tmp_path, workers=workers, norm="batch")
+        assert outcome.completed, "\n".join(lines)
+        assert outcome.results is not None
+        folders.append(outcome.results)
+        printed = [line for line in lines if "Results: " in line]
+        assert len(printed) == 2
+        assert all(str(outcome.results) in line for line in printed)
+        progress = [line for line in lines if "accuracy" in line]
+        assert ["round 1/3", "round 2/3", "round 3/3"] == [
+            line[line.index("round") :][:9] for line in progress
+        ]
+    folders.append(run_app(tmp_path, QUICK | {"norm": "batch"}, nodes=6))
+    one, *others = folders
+    for other in others:
+        assert metrics(one) == metrics(other)
+        model = (other / "model.safetensors").read_bytes()
+        assert (one / "model.safetensors").read_bytes() == model
+
+
+def test_a_run_that_fails_is_a_failure(superlink: SuperLink, tmp_path: Path) -> None:
+    outcome, lines = run(superlink, tmp_path, nodes=2, flfa="louwest")
+    assert not outcome.completed
+    assert outcome.results is None
+    assert any("flfa is 'louwest'; it must be one of lowest" in line for line in lines)
+
+
+def test_an_unknown_key_never_starts(superlink: SuperLink, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="flwr run has failed"):
+        run(superlink, tmp_path, no_such_key=1)
+
+
+def launch(*arguments: str, folder: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "flfa_app.launch", "--nodes", "2"]
+    command += ["--output-dir", str(folder), *arguments]
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def processes_of(home: str) -> list[int]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (process / "environ").read_bytes()
+        except OSError:
+            continue
+        if f"FLWR_HOME={home}".encode() in environment.split(b"\0"):
+            found.append(int(process.name))
+    return found
+
+
+def home_of(pid: int) -> str:
+    """The Flower home of the SuperLink that a launch has started."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        for child in children:
+            for entry in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
+                if entry.startswith(b"FLWR_HOME="):
+                    return entry.removeprefix(b"FLWR_HOME=").decode()
+        time.sleep(0.1)
+    raise AssertionError("no SuperLink was started")
+
+
+def test_launch_succeeds_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    process = launch("--run-config", "configs/smoke.toml", folder=tmp_path)
+    home = home_of(process.pid)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    (results,) = tmp_path.iterdir()
+    assert json.loads((results / "summary.json").read_text())["rounds"] == 2
+    assert output.count(str(results)) == 2
+    assert processes_of(home) == []
+    assert not Path(home).exists()
+
+
+def test_launch_exits_with_1_when_the_run_has_failed(tmp_path: Path) -> None:
+    # Right as a config; that the model has not so many layers shows in the run.
+    keys = "num-fa-layers=9"
+    process = launch("--run-config", keys, folder=tmp_path)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 1
+    assert "num-fa-layers is 9; it must be at most 3" in output
+
+
+def test_ctrl_c_stops_everything(tmp_path: Path) -> None:
+    process = launch("--run-config", "num-server-rounds=500", folder=tmp_path)
+    home = home_of(process.pid)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("round "):
+            break
+    assert len(processes_of(home)) > 3  # SuperLink, simulation, Ray
+    os.kill(process.pid, signal.SIGINT)
+    process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert processes_of(home) == []
+    (results,) = tmp_path.iterdir()
+    assert (results / "metrics.jsonl").exists()
+    assert not (results / "summary.json").exists()

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import tomli
+
+from flfa_app.config import ConfigError, RunConfig
+from tests.federation import ROOT, default_keys
+
+CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
+
+
+def problems(**changes: Any) -> list[str]:
+    keys = default_keys() | {k.replace("_", "-"): v for k, v in changes.items()}
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.parse(keys)
+    return str(caught.value).splitlines()[1:]
+
+
+def test_the_defaults_are_a_run() -> None:
+    config = RunConfig.parse(default_keys())
+    assert config.as_keys() == default_keys()
+    assert (config.algorithm, config.flfa, config.dataset) == (
+        "fedavg",
+        "lowest",
+        "digits",
+    )
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_file_is_a_run(path: Any) -> None:
+    RunConfig.parse(default_keys() | tomli.loads(path.read_text()))
+
+
+def test_the_paper_configs_have_the_papers_settings() -> None:
+    text = (ROOT / "configs" / "bloodmnist_fedavg_flfa.toml").read_text()
+    config = RunConfig.parse(default_keys() | tomli.loads(text))
+    assert (config.learning_rate, config.momentum, config.weight_decay) == (
+        0.01,
+        0.9,
+        0.001,
+    )
+    assert (config.batch_size, config.local_epochs, config.lr_decay) == (64, 5, 0.998)
+    assert (config.num_server_rounds, config.dirichlet_beta) == (100, 0.3)
+    assert config.learning_rate_in(1) == 0.01
+    assert config.learning_rate_in(3) == pytest.approx(0.01 * 0.998 * 0.998)
+
+
+def test_configs_differ_only_in_the_arm() -> None:
+    for bp in ("digits_fedavg", "bloodmnist_fedavg"):
+        one, other = (
+            tomli.loads((ROOT / "configs" / f"{name}.toml").read_text())
+            for name in (bp, f"{bp}_flfa")
+        )
+        assert {k for k in one | other if one.get(k) != other.get(k)} == {"flfa"}
+
+
+def test_all_problems_are_named_at_once_with_key_value_and_cure() -> None:
+    found = problems(
+        learning_rate="fast",
+        seed=True,
+        num_server_rounds=0,
+        model="resnet19",
+        fraction_train=0,
+        momentum=1,
+        flfa="fixed",
+        sead=1,
+    )
+    expected = [
+        r"sead is not a key; did you mean seed\?",
+        r"num-server-rounds is 0; it must be a whole number, 1 or more",
+        r"seed is True; it must be a whole number, 0 or more",
+        r"model is 'resnet19'; it must be one of cnn, .*resnet18",
+        r"fraction-train is 0; it must be a number above 0 to 1",
+        r"learning-rate is 'fast'; it must be a number above 0",
+        r"momentum is 1; it must be a number from 0 to below 1",
+        r"fixed-fa-layers is empty, but flfa is 'fixed'",
+    ]
+    assert len(found) == len(expected)
+    for line, pattern in zip(found, expected, strict=True):
+        assert re.search(pattern, line), line
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.1, "0.1", True, None])
+def test_a_number_must_be_one(value: Any) -> None:
+    assert len(problems(weight_decay=value)) == 1
+
+
+def test_a_whole_number_is_a_float_and_stays_equal() -> None:
+    config = RunConfig.parse(default_keys() | {"learning-rate": 1})
+    assert isinstance(config.learning_rate, float)
+    assert config.learning_rate == 1.0
+    assert problems(seed=1.0)
+
+
+def test_a_missing_key_is_named() -> None:
+    keys = default_keys()
+    del keys["seed"]
+    with pytest.raises(ConfigError, match=r"seed is missing; it must be a whole"):
+        RunConfig.parse(keys)
+
+
+def test_names_of_fixed_layers() -> None:
+    keys = {"flfa": "fixed", "fixed-fa-layers": " conv2 ,head,"}
+    assert RunConfig.parse(default_keys() | keys).fixed_layers == ("conv2", "head")
+    assert "set flfa to 'fixed'" in problems(fixed_fa_layers="conv2")[0]
+
+
+def test_the_config_is_frozen_and_hashable() -> None:
+    config = RunConfig.parse(default_keys())
+    with pytest.raises(AttributeError):
+        config.seed = 1  # type: ignore[misc]
+    assert hash(config) == hash(RunConfig.parse(default_keys()))
+
+
+def test_every_key_is_explained_where_it_is_set_and_in_the_readme() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    section = text.split("[tool.flwr.app.config]")[1].split("\n[")[0]
+    explained = dict(re.findall(r"^([\w-]+) = .*? # (\S.*)$", section, re.MULTILINE))
+    assert explained.keys() == default_keys().keys()
+    readme = (ROOT / "README.md").read_text()
+    rows = dict(re.findall(r"^\| `([\w-]+)` \| `(.*?)` \|", readme, re.MULTILINE))
+    assert {key: tomli.loads(f"x = {rows[key]}")["x"] for key in rows} == default_keys()
