@@ -70,6 +70,8 @@ def local_drift(replies: Sequence[Arrays], names: Iterable[str]) -> float:
         return math.nan
     squares = np.zeros(len(replies))
     for name in names:
+        if len(shapes := {np.shape(reply[name]) for reply in replies}) > 1:
+            raise ValueError(f"{name}: clients replied with the shapes {shapes}")
         mean: Any = sum(np.asarray(reply[name], np.float64) for reply in replies)
         mean = mean / len(replies)
         for i, reply in enumerate(replies):
@@ -93,8 +95,9 @@ class _Fold:
                 f"layer {layer!r}: a client replied with shape {reply.shape}, "
                 f"{self.sent.shape} was sent"
             )
-        update = np.ravel(np.asarray(reply, np.float64) - self.sent)
-        norm = math.sqrt(update @ update)
+        with np.errstate(invalid="ignore", over="ignore"):  # looked at just below
+            update = np.ravel(np.asarray(reply, np.float64) - self.sent)
+            norm = math.sqrt(update @ update)
         if norm > 0 and math.isfinite(norm):
             self.total += update
             self.directions += update / norm

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from logging import INFO
 from typing import Any
 
 import numpy.typing as npt
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
@@ -28,7 +29,8 @@ class LayerSelection(FedAvg):
     are scored by the agreement of the clients' updates; the next round's train messages
     carry the names of the chosen ones under ``"fa-layers"``. That list is all that is
     added to a message, it is always there, and it is empty in round 1, when nothing has
-    been scored yet (except for ``rule="fixed"``). Aggregation is the base's own.
+    been scored yet (except for ``rule="fixed"``). Aggregation is the base's own. All
+    clients of a round must be sent the same arrays, as Flower's strategies do.
 
     Parameters
     ----------
@@ -78,7 +80,10 @@ class LayerSelection(FedAvg):
         self.rule = rule
         self.num_layers = _checked_number(num_layers, rule, len(self.layers))
         self.fixed_layers = _checked_fixed(fixed_layers, rule, self.layers)
-        self.observed_layers = [x for x in observed_layers if x not in self.layers]
+        observed = _checked_names("observed_layers", observed_layers)
+        self.observed_layers = [name for name in observed if name not in self.layers]
+        if not isinstance(seed, int) or seed < 0:
+            raise ValueError(f"seed must be 0 or more, not {seed!r}")
         self.seed = seed
         self.selected: list[str] = list(self.fixed_layers)
         self.scores: dict[str, float] = {}
@@ -97,15 +102,14 @@ class LayerSelection(FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Configure the next round of federated training."""
-        # The caller's config is used again next round: leave it as it is.
-        config = ConfigRecord(dict(config))
         messages = list(super().configure_train(server_round, arrays, config, grid))
+        key = self.configrecord_key
         for message in messages:
-            # Written into what the base has made of it, so that it cannot get lost.
-            content = message.content
-            if self.configrecord_key not in content:
-                content[self.configrecord_key] = ConfigRecord()
-            content.config_records[self.configrecord_key][FA_LAYERS] = self.selected[:]
+            # A new record, made of what the base has made of it: the names cannot get
+            # lost, and stay out of records that the base or the caller use again.
+            settings: dict[str, Any] = dict(message.content.config_records.get(key, {}))
+            names = {FA_LAYERS: self.selected[:]}
+            message.content[key] = ConfigRecord({**settings, **names})
         if messages:
             # Not `arrays`: a base may send others (a look-ahead, say).
             self._sent = messages[0].content.array_records[self.arrayrecord_key]
@@ -117,24 +121,39 @@ class LayerSelection(FedAvg):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Aggregate as the base does; score the layers and choose the next ones."""
         replies = list(replies)
+        # Taken before the base aggregates: some of Flower's empty the replies.
+        replied = [self._scored_arrays(r) for r in replies if not r.has_error()]
         aggregated = super().aggregate_train(server_round, replies)
-        valid = [reply for reply in replies if not reply.has_error()]
-        if valid:
+        if replied:
             if self._sent is None:
                 raise RuntimeError("configure_train must come before aggregate_train")
             scores = layer_cosines(
-                _Lazy(self._sent),
-                map(_replied_arrays, valid),
+                _Decoded(self._sent),
+                map(_Decoded, replied),
                 [*self.layers, *self.observed_layers],
             )
             self.scores = {layer: scores[layer] for layer in self.layers}
             self.observed_scores = {x: scores[x] for x in self.observed_layers}
-            self.first_scores = self.first_scores or self.scores
+            if not self.first_scores and any(map(math.isfinite, self.scores.values())):
+                self.first_scores = self.scores
             self.selected = self._select(server_round)
             if self.selected:
                 names = ", ".join(self.selected)
                 log(INFO, "FLFA layers for the next round: %s", names)
         return aggregated
+
+    def _scored_arrays(self, reply: Message) -> dict[str, Array]:
+        """Return a reply's weights of the scored layers, still encoded."""
+        records = reply.content.array_records
+        if self.arrayrecord_key in records:
+            record = records[self.arrayrecord_key]
+        elif len(records) == 1:
+            (record,) = records.values()
+        else:
+            # The base decides whether such a reply is an error; it has no update.
+            record = ArrayRecord()
+        wanted = map(weight_of, [*self.layers, *self.observed_layers])
+        return {name: record[name] for name in wanted if name in record}
 
     def _select(self, server_round: int) -> list[str]:
         choice = Choice(
@@ -156,43 +175,34 @@ class LayerSelection(FedAvg):
             )
 
 
-class _Lazy(Mapping[str, npt.NDArray[Any]]):
-    """A record as a mapping of NumPy arrays, each decoded when it is asked for."""
+class _Decoded(Mapping[str, npt.NDArray[Any]]):
+    """Flower's arrays as NumPy's, each decoded when it is asked for."""
 
-    def __init__(self, record: ArrayRecord) -> None:
-        self._record = record
+    def __init__(self, arrays: Mapping[str, Array]) -> None:
+        self._arrays = arrays
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
-        return self._record[name].numpy()
+        return self._arrays[name].numpy()
 
-    def __iter__(self) -> Any:
-        return iter(self._record)
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
 
     def __len__(self) -> int:
-        return len(self._record)
-
-
-def _replied_arrays(reply: Message) -> _Lazy:
-    # The base has checked that there is exactly one.
-    return _Lazy(next(iter(reply.content.array_records.values())))
+        return len(self._arrays)
 
 
 def _checked_layers(layers: Sequence[str], rule: str) -> list[str]:
-    if rule not in RULES:
+    if not isinstance(rule, str) or rule not in RULES:
         raise ValueError(f"rule {rule!r} is unknown; allowed: {', '.join(RULES)}")
-    if isinstance(layers, str):
-        raise ValueError(f"layers must be a sequence of names, not {layers!r}")
-    names = list(layers)
-    if len(set(names)) < len(names):
-        raise ValueError(f"layers name a layer twice: {', '.join(names)}")
+    names = _checked_names("layers", layers)
     if not names and rule != "none":
         raise ValueError(f"rule {rule!r} has no layers to choose from; use rule='none'")
     return names
 
 
 def _checked_number(num_layers: int, rule: str, candidates: int) -> int:
-    if num_layers < 1:
-        raise ValueError(f"num_layers must be at least 1, not {num_layers}")
+    if not isinstance(num_layers, int) or num_layers < 1:
+        raise ValueError(f"num_layers must be 1 or more, not {num_layers!r}")
     if rule not in ("none", "fixed") and num_layers > candidates:
         raise ValueError(
             f"num_layers is {num_layers}, but there are {candidates} candidate layers"
@@ -203,16 +213,24 @@ def _checked_number(num_layers: int, rule: str, candidates: int) -> int:
 def _checked_fixed(
     fixed_layers: Sequence[str], rule: str, candidates: Sequence[str]
 ) -> tuple[str, ...]:
-    if isinstance(fixed_layers, str):
-        raise ValueError(f"fixed_layers must be a sequence, not {fixed_layers!r}")
-    if (rule == "fixed") != bool(fixed_layers):
+    names = _checked_names("fixed_layers", fixed_layers)
+    if (rule == "fixed") != bool(names):
         raise ValueError(
             "fixed_layers and rule='fixed' go together; "
-            f"got rule={rule!r}, fixed_layers={list(fixed_layers)!r}"
+            f"got rule={rule!r}, fixed_layers={names!r}"
         )
-    if unknown := [name for name in fixed_layers if name not in candidates]:
+    if unknown := [name for name in names if name not in candidates]:
         raise ValueError(
             f"fixed_layers {', '.join(unknown)} are no candidates; "
             f"candidates: {', '.join(candidates)}"
         )
-    return tuple(fixed_layers)
+    return tuple(names)
+
+
+def _checked_names(argument: str, names: Iterable[str]) -> list[str]:
+    given = [] if isinstance(names, str) else list(names)
+    if isinstance(names, str) or not all(isinstance(name, str) for name in given):
+        raise ValueError(f"{argument} must be a sequence of names, not {names!r}")
+    if len(set(given)) < len(given):
+        raise ValueError(f"{argument} name a layer twice: {', '.join(given)}")
+    return given

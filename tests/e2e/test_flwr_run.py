@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,10 @@ def test_one_worker_or_two_or_none_the_run_is_the_same(
         assert len(printed) == 2
         assert all(str(outcome.results) in line for line in printed)
         progress = [line for line in lines if "accuracy" in line]
-        assert ["round 1/3", "round 2/3", "round 3/3"] == [
-            line[line.index("round") :][:9] for line in progress
+        assert [line[line.index("round") :][:9] for line in progress] == [
+            "round 1/3",
+            "round 2/3",
+            "round 3/3",
         ]
     folders.append(run_app(tmp_path, QUICK | {"norm": "batch"}, nodes=6))
     one, *others = folders
@@ -91,12 +94,10 @@ def launch(*arguments: str, folder: Path) -> subprocess.Popen[str]:
 def processes_of(home: str) -> list[int]:
     found = []
     for process in Path("/proc").glob("[0-9]*"):
-        try:
+        with suppress(OSError):
             environment = (process / "environ").read_bytes()
-        except OSError:
-            continue
-        if f"FLWR_HOME={home}".encode() in environment.split(b"\0"):
-            found.append(int(process.name))
+            if f"FLWR_HOME={home}".encode() in environment.split(b"\0"):
+                found.append(int(process.name))
     return found
 
 
@@ -106,9 +107,10 @@ def home_of(pid: int) -> str:
     while time.monotonic() < deadline:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         for child in children:
-            for entry in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
-                if entry.startswith(b"FLWR_HOME="):
-                    return entry.removeprefix(b"FLWR_HOME=").decode()
+            with suppress(OSError):  # it may have ended
+                for entry in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
+                    if entry.startswith(b"FLWR_HOME="):
+                        return entry.removeprefix(b"FLWR_HOME=").decode()
         time.sleep(0.1)
     raise AssertionError("no SuperLink was started")
 

@@ -80,14 +80,17 @@ print(json.dumps({name: spec and spec.origin for name, spec in found.items()}))
 
 def run(command, **kwargs):
     """Run a command; return its output, and show it if it has failed."""
-    done = subprocess.run(
-        [str(word) for word in command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=TIMEOUT,
-        **kwargs,
-    )
+    try:
+        done = subprocess.run(
+            [str(word) for word in command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=TIMEOUT,
+            **kwargs,
+        )
+    except subprocess.TimeoutExpired as late:
+        pytest.fail(f"{command} takes more than {TIMEOUT} s:\n{late.stdout}")
     assert done.returncode == 0, f"{command} exits {done.returncode}:\n{done.stdout}"
     return done.stdout
 
@@ -97,6 +100,12 @@ def build_wheel(project, folder):
     run([*command, "--outdir", folder, project], cwd=folder)
     (wheel,) = folder.glob("*.whl")
     return wheel
+
+
+def write_rival(folder):
+    for name, text in RIVAL.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
 
 
 class Environment:
@@ -152,9 +161,7 @@ def wheel(tmp_path_factory):
 @pytest.fixture(scope="module")
 def rival(tmp_path_factory):
     project = tmp_path_factory.mktemp("rival")
-    for name, text in RIVAL.items():
-        (project / name).parent.mkdir(exist_ok=True)
-        (project / name).write_text(text)
+    write_rival(project)
     return build_wheel(project, tmp_path_factory.mktemp("rival-wheel"))
 
 
@@ -205,11 +212,15 @@ def test_in_somebody_elses_app(environment, wheel, rival, tmp_path):
     app = tmp_path / "app"
     shutil.copytree(EXAMPLE, app, ignore=shutil.ignore_patterns("__pycache__"))
     result_file = tmp_path / "result.json"
+    # Simulated clients look for modules where Flower was started before they look into
+    # the app: rivals are there as well.
+    folder = tmp_path / "folder"
+    write_rival(folder)
     federation = f"num-supernodes={NODES} client-resources-num-cpus=1"
     with flower(environment, tmp_path / "flower") as variables:
 
         def flwr(*args):
-            return run([environment.bin / "flwr", *args], env=variables, cwd=tmp_path)
+            return run([environment.bin / "flwr", *args], env=variables, cwd=folder)
 
         log = flwr(
             *("run", app, "--stream", "--federation-config", federation),
@@ -220,9 +231,9 @@ def test_in_somebody_elses_app(environment, wheel, rival, tmp_path):
     assert [r["status"] for r in runs] == ["finished:completed"], log
     result = json.loads(result_file.read_text())
 
-    # It has learnt: with the seed it reaches 0.94; chance is 0.1, and one round 0.4.
+    # It has learnt: about 0.9 is expected; chance is 0.1, after one round it is 0.4.
     assert result["accuracy"][0] < 0.3
-    assert result["accuracy"][-1] > 0.8, log
+    assert result["accuracy"][-1] > 0.7, log
 
     # Round 1 has nothing to go by. Then one layer a round, on all clients.
     rounds = len(result["accuracy"]) - 1

@@ -140,3 +140,14 @@ def test_no_activation_is_kept_that_backpropagation_would_not_keep(
     plain = kept(model, x, [], "none")
     assert len(kept(model, x, ["1"], "none")) == len(plain) + 1
     assert len(kept(model, x, ["1"], "tensor")) == len(plain) + 2
+
+
+@pytest.mark.parametrize("layer", [nn.Conv1d(4, 3, 3), nn.Linear(6, 3)], ids=str)
+def test_under_autocast_the_input_is_kept_in_half_precision_only(
+    layer: nn.Module,
+) -> None:
+    model, x = nn.Sequential(layer), torch.randn(2, 4, 6, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        plain, ours = (kept(model, x, names, "none") for names in ([], ["0"]))
+    assert len(ours) <= len(plain) + 1
+    assert x.untyped_storage().data_ptr() not in plain | ours

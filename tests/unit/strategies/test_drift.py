@@ -107,3 +107,8 @@ def test_inputs_are_not_changed():
         reply["a"].setflags(write=False)
     local_drift(replies, ["a"])
     assert [reply["a"].tolist() for reply in replies] == [[0, 1], [1, 1], [2, 1]]
+
+
+def test_another_shape_is_not_broadcast():
+    with pytest.raises(ValueError, match=r"w: .*\(1,\)"):
+        local_drift([{"w": np.ones(2)}, {"w": np.ones(1)}], ["w"])

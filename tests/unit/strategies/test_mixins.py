@@ -176,10 +176,6 @@ class LearningRateDecay(FedAvg):
         return super().configure_train(server_round, arrays, config, grid)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the base gets a fresh copy of the config each round: its change is lost",
-)
 def test_a_base_that_keeps_its_state_in_the_config():
     """lr 1/2, 1/4, 1/8 by hand, with Flower alone and therefore with FLFA."""
     rates = []

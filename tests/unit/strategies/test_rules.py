@@ -48,6 +48,13 @@ def test_order_of_the_scores(rule, num_layers, expected):
 
 
 @pytest.mark.parametrize("rule", ["lowest", "highest"])
+def test_equal_up_to_rounding_is_equal(rule):
+    """One client agrees with itself: every score is 1, give or take the last bits."""
+    assert pick(rule, {"a": 1.0, "b": 1 - 1e-15, "c": 1.0}) == ["a"]
+    assert pick(rule, {"a": 1 - 1e-15, "b": 1.0}) == ["a"]
+
+
+@pytest.mark.parametrize("rule", ["lowest", "highest"])
 def test_of_equal_scores_the_first(rule):
     tied = {"z": 0.5, "y": 0.5, "x": 0.5}
     assert pick(rule, tied) == ["z"]

@@ -164,7 +164,7 @@ def test_a_reply_without_the_layer_names_it():
     def client(message):
         return answer({"b.weight": np.ones(2)})
 
-    with pytest.raises(ValueError, match=r"'a'.*'a\.weight'.*b\.weight"):
+    with pytest.raises(ValueError, match=r"'a' has no array 'a\.weight'"):
         one_round(FLFAFedAvg(layers=["a"]), weights(), client, 2)
 
 
@@ -226,3 +226,18 @@ def test_metrics_are_the_bases():
 
     (_, metrics), _ = one_round(FLFAFedAvg(layers=["a"]), weights("a"), client, 2)
     assert metrics == MetricRecord({"loss": 1 / 3 * 1 + 2 / 3 * 2})
+
+
+def test_auto_decides_in_the_first_round_that_has_a_score():
+    """Round 1: no update at all. Round 2: z = 0, 0, 1, skewed to the low end: lowest."""
+    strategy = FLFAFedAvg(layers=["a", "b", "c"], rule="auto")
+    zero = ((0.0, 0.0), (0.0, 0.0))
+    updates = {
+        1: dict.fromkeys(("a.weight", "b.weight", "c.weight"), zero),
+        2: {"a.weight": OPPOSITE, "b.weight": OPPOSITE, "c.weight": SAME},
+    }
+    one_round(strategy, weights(*"abc"), plan_client(updates), 2)
+    assert (strategy.selected, strategy.first_scores) == ([], {})
+    one_round(strategy, weights(*"abc"), plan_client(updates), 2, server_round=2)
+    assert strategy.first_scores == {"a": 0.0, "b": 0.0, "c": 1.0}
+    assert strategy.selected == ["a"]

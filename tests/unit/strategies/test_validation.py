@@ -41,6 +41,12 @@ AB = ["a", "b"]
         ({"layers": AB, "rule": "none", "fixed_layers": ["a"]}, "rule='none'"),
         ({"layers": AB, "rule": "fixed", "fixed_layers": ["a", "z"]}, "z.*candidates"),
         ({"layers": ["a"], "rule": "fixed", "fixed_layers": "a"}, "fixed_layers"),
+        ({"layers": AB, "rule": "fixed", "fixed_layers": ["a", "a"]}, "twice"),
+        ({"layers": AB, "rule": ["lowest"]}, "unknown"),
+        ({"layers": AB, "num_layers": 1.5}, "num_layers.*1.5"),
+        ({"layers": AB, "rule": "random", "seed": -1}, "seed.*-1"),
+        ({"layers": AB, "observed_layers": "conv"}, "observed_layers.*'conv'"),
+        ({"layers": [1, 2]}, "sequence of names"),
     ],
 )
 def test_refused(cls, kwargs, message):
@@ -85,6 +91,7 @@ def test_a_keyword_of_another_base():
         {"layers": AB, "num_layers": 3, "rule": "none"},
         {"layers": ["a"], "num_layers": 5, "rule": "fixed", "fixed_layers": ("a",)},
         {"layers": AB, "rule": "fixed", "fixed_layers": ["b", "a"]},
+        {"layers": AB, "observed_layers": iter(["c"])},
     ],
 )
 def test_accepted(kwargs):

@@ -119,7 +119,7 @@ def test_the_names_survive_the_wire(names):
 
 
 @pytest.mark.xfail(
-    strict=True,
+    strict=False,  # a later Flower may have mended it
     raises=IndexError,
     reason="flwr 1.41: ConfigRecord.count_bytes() fails on an empty list",
 )
