@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from flfa_app import plots
+from flfa_app.plots import partition, progress, scores
 
 TITLE = "a run with a title"
 
@@ -105,7 +106,7 @@ def test_partition_needs_one_name_per_class(tmp_path: Path) -> None:
 
 
 def test_partition_shows_counts_sizes_and_names() -> None:
-    fig = plots._partition_figure([[5, 0], [7, 8]], ["cat", "dog"], TITLE)
+    fig = partition._partition_figure([[5, 0], [7, 8]], ["cat", "dog"], TITLE)
     cells, sizes = fig.axes[:2]
     drawn = cells.images[0].get_array()
     assert drawn is not None
@@ -117,7 +118,7 @@ def test_partition_shows_counts_sizes_and_names() -> None:
 
 def test_partition_thins_labels_and_counts_when_crowded() -> None:
     names = [f"a class named {i}" for i in range(100)]
-    fig = plots._partition_figure(np.ones((200, 100), int).tolist(), names, TITLE)
+    fig = partition._partition_figure(np.ones((200, 100), int).tolist(), names, TITLE)
     cells = fig.axes[0]
     assert texts(fig) == []
     assert len(cells.get_xticks()) <= 50
@@ -130,7 +131,7 @@ def test_score_table_keeps_model_order_gaps_and_skips_round_zero() -> None:
         {"round": 1, "selected": [], "scores": {"z": 0.1, "a": None}},
         {"round": 3, "selected": ["a"], "scores": {"z": math.nan, "a": -0.5}},
     ]
-    table = plots._score_table(rounds)
+    table = scores._score_table(rounds)
     assert table.layers == ["z", "a"]
     assert table.first_round == 1
     nan = math.nan
@@ -147,7 +148,7 @@ def test_marks_are_the_selected_cells(shape: tuple[int, int]) -> None:
         for name in row["selected"]
     }
     assert expected
-    fig = plots._scores_figure(plots._score_table(rounds), TITLE)
+    fig = scores._scores_figure(scores._score_table(rounds), TITLE)
     for layer_of_ink in fig.axes[0].lines:
         points = np.asarray(layer_of_ink.get_xydata()).tolist()
         assert {(int(x), int(y)) for x, y in points} == expected
@@ -156,14 +157,14 @@ def test_marks_are_the_selected_cells(shape: tuple[int, int]) -> None:
 
 def test_map_cells_lie_under_their_rounds_and_layers() -> None:
     rounds = make_rounds(4, 7)[3:]
-    image = plots._scores_figure(plots._score_table(rounds), TITLE).axes[0].images[0]
+    image = scores._scores_figure(scores._score_table(rounds), TITLE).axes[0].images[0]
     assert tuple(image.get_extent()) == (2.5, 7.5, 3.5, -0.5)
     drawn = np.asarray(image.get_array())
     assert drawn[2, 0] == rounds[0]["scores"]["block2.conv"]
 
 
 def test_progress_skips_rounds_that_were_not_measured() -> None:
-    top, bottom = plots._progress_figure(make_rounds(1, 4), TITLE).axes
+    top, bottom = progress._progress_figure(make_rounds(1, 4), TITLE).axes
     shown = np.asarray(top.lines[0].get_xydata(), dtype=float)
     np.testing.assert_allclose(shown, [[0, 10], [2, 50], [4, 50]])
     np.testing.assert_array_equal(bottom.lines[0].get_xdata(), [1, 2, 3, 4])
@@ -171,9 +172,9 @@ def test_progress_skips_rounds_that_were_not_measured() -> None:
 
 
 def test_missing_data_is_named_in_the_picture() -> None:
-    empty = plots._scores_figure(plots._score_table([]), TITLE)
+    empty = scores._scores_figure(scores._score_table([]), TITLE)
     assert texts(empty) == ["no layer scores: FLFA was off"]
-    assert texts(plots._progress_figure([], TITLE)) == [
+    assert texts(progress._progress_figure([], TITLE)) == [
         "no test accuracy recorded",
         "no local drift H recorded",
     ]
@@ -183,8 +184,8 @@ def test_missing_data_is_named_in_the_picture() -> None:
 def test_round_ticks_are_integers(n_rounds: int) -> None:
     rounds = make_rounds(2, n_rounds)[1:]
     for fig in (
-        plots._progress_figure(rounds, TITLE),
-        plots._scores_figure(plots._score_table(rounds), TITLE),
+        progress._progress_figure(rounds, TITLE),
+        scores._scores_figure(scores._score_table(rounds), TITLE),
     ):
         ax = fig.axes[1] if len(fig.axes[0].images) == 0 else fig.axes[0]
         ticks = np.asarray(ax.get_xticks())
@@ -218,7 +219,7 @@ def test_pyplot_stays_unimported_even_after_drawing(tmp_path: Path) -> None:
         "plots.plot_partition([[1]], out / 'c.png', title='t')\n"
         "sys.exit('matplotlib.pyplot' in sys.modules)\n"
     )
-    root = Path(plots.__file__).parents[1]
+    root = Path(plots.__file__).parents[2]
     command = [sys.executable, "-c", script, str(tmp_path)]
     assert subprocess.run(command, cwd=root, check=False).returncode == 0
     assert_picture(tmp_path / "b.png")

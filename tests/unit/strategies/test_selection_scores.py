@@ -229,7 +229,7 @@ def test_metrics_are_the_bases():
 
 
 def test_auto_decides_in_the_first_round_that_has_a_score():
-    """Round 1: no update at all. Round 2: z = 0, 0, 1, skewed to the low end: lowest."""
+    """Round 1: no update. Round 2: z = 0, 0, 1, skewed to the low end: lowest."""
     strategy = FLFAFedAvg(layers=["a", "b", "c"], rule="auto")
     zero = ((0.0, 0.0), (0.0, 0.0))
     updates = {
