@@ -30,7 +30,9 @@ class LayerSelection(FedAvg):
     carry the names of the chosen ones under ``"fa-layers"``. That list is all that is
     added to a message, it is always there, and it is empty in round 1, when nothing has
     been scored yet (except for ``rule="fixed"``). Aggregation is the base's own. All
-    clients of a round must be sent the same arrays, as Flower's strategies do.
+    clients of a round must be sent the same arrays, as Flower's strategies do. A base
+    that drops replies in ``aggregate_train`` goes to the left, ``class Mine(Picky,
+    LayerSelection)``: what it hands on is scored.
 
     Parameters
     ----------
