@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import MethodType
@@ -11,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from .feedback import ConvFeedback, LinearFeedback
@@ -72,7 +73,7 @@ def feedback_alignment(
         raise ValueError(
             f"no feedback alignment for layer {', '.join(map(repr, wrong))}: unknown, "
             "not eligible, or already aligned; "
-            f"eligible layers: {', '.join(eligible) or 'none'}"
+            f"eligible layers: {', '.join(map(repr, eligible)) or 'none'}"
         )
     forwards = [_FeedbackForward(model.get_submodule(n), scaling) for n in names]
     for forward in forwards:
@@ -141,10 +142,8 @@ class _FeedbackForward:
             return None
         return torch.where(self.norm > 0, norm / self.norm, 1.0)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return _plain_forward(copy.deepcopy(self.layer, memo))
-
     def __reduce__(self) -> tuple[Any, ...]:
+        # For copy and pickle: the layer they make is not in this block.
         return _plain_forward, (self.layer,)
 
 
@@ -160,9 +159,14 @@ def _weight_on_entry(layer: Any) -> Tensor:
     try:
         weight: Tensor = layer.weight
         for hook in layer._forward_pre_hooks.values():
-            # torch's older weight_norm renews the weight only when the layer is called.
+            # torch's older ways to derive a weight do so only when the layer is called.
             if isinstance(hook, WeightNorm) and hook.name == "weight":
                 weight = hook.compute_weight(layer)
+            elif isinstance(hook, SpectralNorm) and hook.name == "weight":
+                weight = hook.compute_weight(layer, do_power_iteration=False)
+            elif isinstance(hook, BasePruningMethod) and hook._tensor_name == "weight":
+                pruned: Any = hook.apply_mask
+                weight = pruned(layer)
         return weight.detach().clone()
     finally:
         for module, training in modes:

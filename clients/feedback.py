@@ -24,13 +24,11 @@ from torch.autograd.function import once_differentiable
 __all__ = ["ConvFeedback", "LinearFeedback"]
 
 
-def _feedback_weight(ctx: Any, like: Tensor) -> Tensor:
+def _scaled(feedback: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Return ``B`` in the precision of the incoming gradient (autocast)."""
-    feedback: Tensor
-    feedback, scale = ctx.saved_tensors[-2:]
     if scale is not None:
         feedback = feedback * scale
-    return feedback.to(like.dtype)
+    return feedback.to(dtype)
 
 
 class LinearFeedback(torch.autograd.Function):
@@ -55,7 +53,11 @@ class LinearFeedback(torch.autograd.Function):
         """Return the feedback gradient for the input, the true one for the output."""
         grad_inputs = None
         if ctx.needs_input_grad[0]:
-            grad_inputs = grad @ _feedback_weight(ctx, grad)
+            feedback, scale = ctx.saved_tensors
+            weight = _scaled(feedback, scale, grad.dtype)
+            # As one matrix: a batched product would repeat B for every sample.
+            rows = grad.reshape(-1, weight.shape[0]) @ weight
+            grad_inputs = rows.reshape(*grad.shape[:-1], weight.shape[1])
         return grad_inputs, grad, None, None
 
 
@@ -88,12 +90,14 @@ class ConvFeedback(torch.autograd.Function):
         grad_inputs = None
         if ctx.needs_input_grad[0]:
             stride, padding, dilation, groups = ctx.geometry
+            # Read once: under activation checkpointing a second look is an error.
+            inputs, feedback, scale = ctx.saved_tensors
             # The primitive that autograd itself uses, with B in the weight's place: the
             # same kernels as backpropagation, hence the same bits when B is the weight.
             grad_inputs = torch.ops.aten.convolution_backward(
                 grad,
-                ctx.saved_tensors[0],
-                _feedback_weight(ctx, grad),
+                inputs,
+                _scaled(feedback, scale, grad.dtype),
                 None,
                 stride,
                 padding,

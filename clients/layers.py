@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.lazy import LazyModuleMixin
 
 __all__ = ["effective_layers", "eligible_layers"]
 
@@ -16,8 +18,9 @@ def eligible_layers(model: nn.Module) -> list[str]:
     """Name the layers of ``model`` that can use feedback alignment, in module order.
 
     These are its ``Linear``, ``Conv1d``, ``Conv2d`` and ``Conv3d`` layers. Left out are
-    subclasses with a ``forward`` of their own, and the layers inside
-    ``nn.MultiheadAttention``, which uses their weights but never calls them.
+    subclasses that compute their output otherwise, lazy layers without a weight yet,
+    complex weights, and the layers inside ``nn.MultiheadAttention``, which uses their
+    weights but never calls them.
     """
     called_by_no_one = {
         id(child)
@@ -48,7 +51,10 @@ def effective_layers(model: nn.Module, example: Tensor) -> list[str]:
     effective: set[str] = set()
 
     def note(name: str, inputs: tuple[Any, ...]) -> None:
-        if any(isinstance(x, Tensor) and x.requires_grad for x in inputs):
+        # Without grad mode the layer may be in a reentrant checkpoint, which runs it
+        # again in the backward pass; if it is frozen instead, no rule will choose it.
+        carries = any(isinstance(x, Tensor) and x.requires_grad for x in inputs)
+        if carries or not torch.is_grad_enabled():
             effective.add(name)
 
     names = eligible_layers(model)
@@ -62,8 +68,8 @@ def effective_layers(model: nn.Module, example: Tensor) -> list[str]:
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
-        with torch.enable_grad():
-            model(example)
+        with torch.inference_mode(False), torch.enable_grad():
+            model(example.clone())  # a tensor made in inference mode may not be used
     finally:
         for hook in hooks:
             hook.remove()
@@ -73,10 +79,19 @@ def effective_layers(model: nn.Module, example: Tensor) -> list[str]:
 
 
 def _runs_the_stock_forward(layer: nn.Module) -> bool:
-    """Whether calling ``layer`` runs torch's own ``forward`` of one of the kinds."""
+    """Whether calling ``layer`` runs torch's own code of one of the kinds on it."""
     kind: Any = next((kind for kind in KINDS if isinstance(layer, kind)), None)
-    if kind is None or type(layer).forward is not kind.forward:
+    if isinstance(layer, LazyModuleMixin) or _is_complex(layer):
+        return False
+    if kind is None or any(
+        getattr(type(layer), method, None) is not getattr(kind, method, None)
+        for method in ("forward", "_conv_forward")
+    ):
         return False
     # A bound copy of the class's own method is what a copied aligned layer carries.
     own = vars(layer).get("forward")
-    return own is None or getattr(own, "__func__", None) is kind.forward
+    return own is None or own == MethodType(kind.forward, layer)
+
+
+def _is_complex(layer: nn.Module) -> bool:
+    return any(weight.is_complex() for weight in layer.parameters(recurse=False))

@@ -19,14 +19,18 @@ def aligned_layers(config: Mapping[str, Any]) -> tuple[str, ...]:
     ------
     ValueError
         If the key is missing: the server's strategy is not an FLFA strategy, and
-        training without feedback alignment would go unnoticed.
+        training without feedback alignment would go unnoticed. Also if it is not a
+        list of names.
     """
     if FA_LAYERS not in config:
         raise ValueError(
             f"the train message has no {FA_LAYERS!r} in its config; "
             "use a strategy that inherits from LayerSelection on the server"
         )
-    return tuple(config[FA_LAYERS])
+    names = config[FA_LAYERS]
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{FA_LAYERS!r} must be a list of names, not {names!r}")
+    return tuple(names)
 
 
 @dataclass(frozen=True)
@@ -59,3 +63,9 @@ class TrainSettings:
     feedback: str = "global"
     scaling: str = "tensor"
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what would train on nothing."""
+        for name in ("batch_size", "epochs"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be 1 or more, not {getattr(self, name)}")

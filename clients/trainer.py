@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -92,8 +93,11 @@ class LocalTrainer:
         TrainingDivergedError
             When the loss or a weight is no longer finite.
         """
-        if len(inputs) == 0:
-            raise ValueError("a client without samples cannot train")
+        if not 0 < len(inputs) == len(targets):
+            raise ValueError(
+                "training needs samples and a target for each, not "
+                f"{len(inputs)} samples and {len(targets)} targets"
+            )
         settings = self.settings
         optimizer = torch.optim.SGD(
             self.model.parameters(),
@@ -102,13 +106,12 @@ class LocalTrainer:
             weight_decay=settings.weight_decay,
         )
         devices = [inputs.device] if inputs.device.type == "cuda" else []
-        self.model.train()
-        self.begin(inputs, targets)
+        finite_before = _finite_tensors(self.model)
         mean_loss, steps = 0.0, 0
         # The generator decides the batch order, the forked global state dropout.
         order = torch.Generator().manual_seed(settings.seed)
         with (
-            torch.random.fork_rng(devices),
+            self._begun(devices, inputs, targets),
             feedback_alignment(
                 self.model,
                 settings.fa_layers,
@@ -116,7 +119,6 @@ class LocalTrainer:
                 scaling=settings.scaling,
             ),
         ):
-            torch.manual_seed(settings.seed)
             for epoch in range(1, settings.epochs + 1):
                 total = torch.zeros((), device=inputs.device)
                 for batch in self._batches(len(inputs), order):
@@ -126,8 +128,21 @@ class LocalTrainer:
                 # One look an epoch: a look a step would make a GPU wait.
                 mean_loss = float(total) / len(inputs)
                 self._check_loss(mean_loss, epoch)
-        self._check_weights()
+        self._check_weights(finite_before)
         return {"train-loss": mean_loss, "steps": steps}
+
+    @contextmanager
+    def _begun(
+        self, devices: list[torch.device], inputs: Tensor, targets: Tensor
+    ) -> Iterator[None]:
+        """Begin the round, with a random state that is this client's alone."""
+        with torch.random.fork_rng(devices):
+            torch.manual_seed(self.settings.seed)
+            self.model.train()
+            self.begin(inputs, targets)
+            # Once more, so that what a method draws in `begin` does not move dropout.
+            torch.manual_seed(self.settings.seed)
+            yield
 
     def _batches(self, size: int, order: torch.Generator) -> Iterator[Tensor]:
         shuffled = torch.randperm(size, generator=order)
@@ -140,20 +155,14 @@ class LocalTrainer:
         optimizer.zero_grad()
         # One sample has no batch statistics (on a 1x1 map BatchNorm would raise): it is
         # normalised with the running ones.
-        alone = [m for m in self._norms() if m.training] if len(inputs) == 1 else []
-        for norm in alone:
-            norm.eval()
-        loss = self.compute_gradients(inputs, targets)
-        for norm in alone:
-            norm.train()
-        self.edit_gradients()
+        with _running_statistics(self.model if len(inputs) == 1 else None):
+            loss = self.compute_gradients(inputs, targets)
+        with torch.no_grad():
+            self.edit_gradients()
         if self.settings.clip_norm > 0:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
         optimizer.step()
         return loss * len(inputs)
-
-    def _norms(self) -> list[nn.Module]:
-        return [m for m in self.model.modules() if isinstance(m, _BatchNorm)]
 
     def _check_loss(self, loss: float, epoch: int) -> None:
         if not torch.isfinite(torch.tensor(loss)):
@@ -163,11 +172,30 @@ class LocalTrainer:
                 "clip-norm (5 helps the networks without norm layers)"
             )
 
-    def _check_weights(self) -> None:
-        for name, tensor in self.model.state_dict().items():
-            if not torch.isfinite(tensor).all():
-                raise TrainingDivergedError(
-                    f"{name} is not finite after local training at learning rate "
-                    f"{self.settings.learning_rate:g}; lower the learning rate or set "
-                    "clip-norm"
-                )
+    def _check_weights(self, finite_before: set[str]) -> None:
+        if broken := finite_before - _finite_tensors(self.model):
+            raise TrainingDivergedError(
+                f"{min(broken)} is not finite after local training at learning rate "
+                f"{self.settings.learning_rate:g}; lower the learning rate or set "
+                "clip-norm"
+            )
+
+
+@contextmanager
+def _running_statistics(model: nn.Module | None) -> Iterator[None]:
+    """Let the BatchNorms of a model, if any, use their running statistics."""
+    norms = [m for m in model.modules() if isinstance(m, _BatchNorm)] if model else []
+    training = [norm for norm in norms if norm.training]
+    for norm in training:
+        norm.eval()
+    try:
+        yield
+    finally:
+        for norm in training:
+            norm.train()
+
+
+def _finite_tensors(model: nn.Module) -> set[str]:
+    """Name the parameters and buffers without nan or infinity (a mask may have it)."""
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    return {name for name, tensor in tensors if torch.isfinite(tensor).all()}

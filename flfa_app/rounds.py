@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from logging import DEBUG, INFO, WARNING, getLogger
+from logging import INFO, WARNING, LogRecord, getLogger
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
@@ -159,12 +159,15 @@ def _size(content: RecordDict) -> int:
 @contextmanager
 def _without_flowers_own_lines() -> Iterator[None]:
     """Leave out what strategies log in each round: one line a round is enough."""
-    level = LOGGER.level
-    LOGGER.setLevel(max(level, WARNING) if level > DEBUG else level)
+
+    def warnings_only(record: LogRecord) -> bool:
+        return record.levelno > INFO
+
+    LOGGER.addFilter(warnings_only)
     try:
         yield
     finally:
-        LOGGER.setLevel(level)
+        LOGGER.removeFilter(warnings_only)
 
 
 @contextmanager

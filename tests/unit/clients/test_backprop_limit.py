@@ -152,11 +152,6 @@ def test_without_a_gradient_the_block_changes_nothing(layers: str) -> None:
     assert not y.requires_grad
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="grad @ B is a bmm (other bits, other cost) for a non-contiguous gradient "
-    "of three axes; backpropagation flattens it and calls mm",
-)
 def test_on_entry_a_linear_layer_followed_by_a_transpose_backpropagates() -> None:
     model = nn.Sequential(nn.Linear(65, 130)).double()
     x = torch.randn(32, 17, 65).double()

@@ -44,25 +44,10 @@ def test_on_entry_gradients_are_those_of_backpropagation(use: Callable) -> None:
         assert same_bits(grads(model, x), plain)
 
 
-twice_unpacked = pytest.mark.xfail(
-    strict=True,
-    reason="ConvFeedback.backward reads ctx.saved_tensors twice: CheckpointError",
+@pytest.mark.parametrize("use_reentrant", [True, False])
+@pytest.mark.parametrize(
+    "use", [twice, twice_conv, in_place, residual, through_a_sequence]
 )
-CHECKPOINTED = [
-    (twice, True),
-    (twice_conv, True),
-    (in_place, True),
-    (residual, True),
-    (through_a_sequence, True),
-    (twice, False),
-    pytest.param(twice_conv, False, marks=twice_unpacked),
-    pytest.param(in_place, False, marks=twice_unpacked),
-    pytest.param(residual, False, marks=twice_unpacked),
-    pytest.param(through_a_sequence, False, marks=twice_unpacked),
-]
-
-
-@pytest.mark.parametrize(("use", "use_reentrant"), CHECKPOINTED)
 def test_a_checkpoint_changes_nothing(use: Callable, use_reentrant: bool) -> None:
     def saved(net: Any, x: Tensor) -> Tensor:
         h = torch.tanh(net.a(x))

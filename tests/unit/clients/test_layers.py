@@ -93,11 +93,6 @@ def layer_that_runs_another() -> nn.Module:
     return layer
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="eligible, although its output is not that of the stock forward on its own "
-    "weight; the block then changes the output without a word",
-)
 @pytest.mark.parametrize(
     "build", [subclass_with_its_own_convolution, layer_that_runs_another]
 )
@@ -208,11 +203,6 @@ def test_inside_a_block_only_the_free_layers_are_listed() -> None:
         assert effective_layers(model, torch.ones(2, 2, 4)) == ["middle"]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a reentrant checkpoint runs its layers without gradients at first, so all "
-    "but the first of them look like layers on the raw input",
-)
 def test_layers_in_a_reentrant_checkpoint_are_listed() -> None:
     class Checkpointed(nn.Sequential):
         def forward(self, input: Tensor) -> Tensor:
@@ -221,3 +211,14 @@ def test_layers_in_a_reentrant_checkpoint_are_listed() -> None:
     inner = Checkpointed(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
     model = nn.Sequential(nn.Linear(2, 2), inner)
     assert effective_layers(model, torch.ones(1, 2)) == ["1.0", "1.2"]
+
+
+def test_inference_mode_does_not_hide_the_gradients() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    with torch.inference_mode():
+        assert effective_layers(model, torch.ones(1, 2)) == ["1"]
+
+
+def test_lazy_and_complex_layers_are_left_out() -> None:
+    lazy, complex_ = nn.LazyLinear(2), nn.Linear(2, 2, dtype=torch.complex64)
+    assert eligible_layers(nn.Sequential(lazy, complex_, nn.Linear(2, 2))) == ["2"]

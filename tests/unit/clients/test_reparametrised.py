@@ -168,11 +168,6 @@ def test_a_pruned_weight_feeds_back_through_what_is_left() -> None:
     assert distance(ours, train(twin, x, targets)) < 1e-12
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="only weight_norm's stale weight is renewed on entry; torch's older "
-    "spectral_norm and pruning set theirs in a forward pre-hook in the same way",
-)
 @pytest.mark.parametrize("wrap", [pruned, old_spectral_norm])
 def test_other_weights_set_by_a_hook_after_loading_weights(wrap: Wrap) -> None:
     model, other = network(wrap), network(wrap)

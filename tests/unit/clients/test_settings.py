@@ -23,7 +23,6 @@ def test_a_message_without_layers_is_not_one_of_flfa(config: dict) -> None:
         aligned_layers(config)
 
 
-@pytest.mark.xfail(strict=True, reason="a name alone is split into its characters")
 def test_a_single_name_is_not_a_list_of_characters() -> None:
     try:
         found = aligned_layers({"fa-layers": "fc"})

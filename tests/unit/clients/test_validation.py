@@ -36,6 +36,11 @@ def refused(model: nn.Module, layers: object, **options: str) -> str:
     return str(caught.value)
 
 
+def suggested(message: str) -> str:
+    """Return the layers a message suggests, quoted or not."""
+    return message.split("eligible layers: ")[1].replace("'", "")
+
+
 @pytest.mark.parametrize(
     ("layers", "blamed"),
     [
@@ -50,19 +55,16 @@ def test_a_wrong_layer_is_named_with_the_right_ones(
 ) -> None:
     message = refused(network(), layers)
     assert f"layer {blamed}:" in message
-    assert "eligible layers: 0, 2, 4" in message
+    assert suggested(message) == "0, 2, 4"
 
 
 def test_a_model_without_eligible_layers_says_so() -> None:
-    assert "eligible layers: none" in refused(nn.Sequential(nn.ReLU()), ["0"])
+    assert suggested(refused(nn.Sequential(nn.ReLU()), ["0"])) == "none"
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the name of the model itself, '', is joined into nothing"
-)
 def test_a_model_that_is_a_layer_is_not_said_to_have_none() -> None:
     assert eligible_layers(nn.Linear(2, 2)) == [""]
-    assert "eligible layers: none" not in refused(nn.Linear(2, 2), ["weight"])
+    assert suggested(refused(nn.Linear(2, 2), ["weight"])) != "none"
 
 
 def test_a_single_name_is_refused_as_a_collection() -> None:
@@ -86,7 +88,7 @@ def test_an_unknown_option_is_refused_with_the_allowed_ones(
 def test_attention_is_refused_even_inside_a_transformer() -> None:
     model = nn.TransformerEncoderLayer(4, 2, 4)
     for name in ("self_attn.out_proj", "self_attn"):
-        assert "eligible layers: linear1, linear2" in refused(model, [name])
+        assert suggested(refused(model, [name])) == "linear1, linear2"
 
 
 @pytest.mark.parametrize(
@@ -120,7 +122,7 @@ def test_a_block_inside_a_block_on_the_same_layer_is_refused() -> None:
     with feedback_alignment(model, ["2"]):
         moved(model)
         aligned = grads(model, x)
-        assert "eligible layers: 0, 4" in refused(model, ["4", "2"])
+        assert suggested(refused(model, ["4", "2"])) == "0, 4"
         assert same_bits(grads(model, x), aligned)
     assert not same_bits(grads(model, x), aligned)
     with feedback_alignment(model, ["2"]):
@@ -172,7 +174,7 @@ def test_the_second_name_of_a_shared_layer_is_not_a_layer_of_its_own() -> None:
     """``named_modules`` lists it once."""
     layer = nn.Linear(4, 4)
     model = nn.Sequential(layer, nn.ReLU(), layer)
-    assert "eligible layers: 0" in refused(model, ["2"])
+    assert suggested(refused(model, ["2"])) == "0"
 
 
 def test_the_sole_feedback_is_the_papers_and_so_is_the_default_scaling() -> None:
