@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flfa_app import compare, launch
+from flfa_app.config import ConfigError
+from flfa_app.launch import read_overrides
+from tests.federation import ROOT
+
+
+def test_files_and_texts_are_read_in_order() -> None:
+    texts = [str(ROOT / "configs" / "smoke.toml"), "seed=3 flfa='auto'", "seed=4"]
+    assert read_overrides(texts) == {
+        "num-server-rounds": 2,
+        "local-epochs": 1,
+        "seed": 4,
+        "flfa": "auto",
+    }
+    assert read_overrides([]) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("configs/no_such.toml", r"there is no file configs/no_such\.toml"),
+        ("seed", r"'seed' is neither a file nor key=value"),
+        ("flfa=lowest", r"'flfa=lowest': .*invalid format"),
+        ("sede=1", r"sede is not a key; did you mean seed\?"),
+    ],
+)
+def test_what_a_run_could_not_use_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_overrides([text])
+
+
+@pytest.mark.parametrize("command", [launch.main, compare.main])
+def test_a_wrong_config_is_exit_1_before_anything_starts(
+    command: object, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flfa_app.superlink.SuperLink", None)  # would raise TypeError
+    assert command(["--run-config", "seed=-1"]) == 1  # type: ignore[operator]
+    assert "seed is -1; it must be a whole number, 0 or more" in capsys.readouterr().err
+
+
+def test_nothing_to_compare(capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare.main(["--run-config", "flfa='none'"]) == 1
+    assert "a comparison needs a rule" in capsys.readouterr().err
+
+
+def summary(score: float, drift: float, sent: int, seconds: float) -> dict[str, float]:
+    return {
+        "score": score,
+        "final-accuracy": score,
+        "mean-drift": drift,
+        "bytes-sent": sent,
+        "seconds": seconds,
+    }
+
+
+def test_both_scores_and_the_difference(capsys: pytest.CaptureFixture[str]) -> None:
+    """97.50 - 98.00 = -0.50 points, 0.75 - 0.50 = +0.25, 1,120 - 1,000 = +120."""
+    bp, flfa = summary(0.98, 0.5, 1000, 60), summary(0.975, 0.75, 1120, 61)
+    compare._print_table({"BP": bp, "FLFA": flfa})
+    printed = capsys.readouterr().out
+    for text in ("98.00 %", "97.50 %", "-0.50 %p", "+0.250", "+120", "1,120"):
+        assert text in printed
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("\x1b[92mINFO \x1b[0m:      round  1/30  accuracy 21.17 %", "round  1/30"),
+        ("\x1b[92mINFO \x1b[0m:      Results: /x", "Results: /x"),
+        ("\x1b[92mINFO \x1b[0m:      Starting Flower Simulation", ""),
+        ("\x1b[93mWARNING \x1b[0m:   round 3 goes on without a client", "WARNING"),
+        ("Traceback (most recent call last):", "Traceback"),
+        ("(ClientAppActor pid=7) WARNING: Manually terminating ClientAppActor", ""),
+        ("", ""),
+    ],
+)
+def test_progress_and_trouble_are_shown_and_chatter_is_not(
+    line: str, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launch._printer(verbose=False)(line)
+    printed = capsys.readouterr().out
+    assert printed.startswith(shown)
+    assert bool(printed) == bool(shown)
+    launch._printer(verbose=True)(line)
+    assert "\x1b" not in capsys.readouterr().out
+
+
+def test_the_output_dir_is_made_absolute(tmp_path: Path) -> None:
+    """Flower's processes may run elsewhere."""
+
+    class Recorder:
+        def run(self, app: Path, **keys: object) -> object:
+            self.output_dir = keys["output_dir"]
+            raise RuntimeError("enough")
+
+    superlink = Recorder()
+    options = launch.argparse.Namespace(
+        nodes=2, workers=1, output_dir=Path("here"), verbose=False
+    )
+    with pytest.raises(RuntimeError, match="enough"):
+        launch.launch(superlink, options, {})  # type: ignore[arg-type]
+    assert superlink.output_dir == Path.cwd() / "here"
