@@ -23,7 +23,17 @@ from typing import Any, NamedTuple
 
 import tomli_w
 
-__all__ = ["Outcome", "SuperLink", "local_superlink"]
+__all__ = [
+    "Outcome",
+    "SuperLink",
+    "connection_to",
+    "flwr",
+    "free_port",
+    "local_superlink",
+    "own_environment",
+    "processes_of",
+    "stop",
+]
 
 START_TIMEOUT = 60.0
 STOP_TIMEOUT = 20.0
@@ -46,7 +56,7 @@ def local_superlink(folder: Path) -> Iterator[SuperLink]:
             superlink.wait_until_ready()
             yield superlink
         finally:
-            superlink.stop()
+            stop(superlink.home, superlink.process)
 
 
 class SuperLink:
@@ -62,22 +72,10 @@ class SuperLink:
 
     def __init__(self, home: Path, folder: Path) -> None:
         self.home = home
-        self.port = _free_port()
+        self.port = free_port()
         self.log = home / "superlink.log"
-        self.environment = {
-            **os.environ,
-            # The programs of this environment first: flower-superlink starts others.
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "FLWR_HOME": str(home),
-            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "FLWR_TELEMETRY_ENABLED": "0",
-        }
-        address = f"127.0.0.1:{self.port}"
-        (home / "config.toml").write_text(
-            '[superlink]\ndefault = "own"\n\n[superlink.own]\n'
-            f'address = "{address}"\ninsecure = true\n'
-        )
+        self.environment = own_environment(home)
+        (home / "config.toml").write_text(connection_to(self.port))
         command = ["flower-superlink", "--insecure", "--simulation"]
         command += ["--isolation", "subprocess"]
         command += ["--host", "127.0.0.1", "--port", str(self.port)]
@@ -135,29 +133,16 @@ class SuperLink:
         # One file, because Flower takes either a file or keys, not both.
         file = self.home / "run-config.toml"
         file.write_text(tomli_w.dumps(overrides))
-        command = ["flwr", "run", str(app), "--run-config", str(file)]
+        command = ["run", str(app), "--run-config", str(file)]
         command += ["--federation-config", federation]
-        run_id = self._json_of(command)["run-id"]
+        run_id = flwr(self.environment, *command)["run-id"]
         self._follow(run_id, show)
-        listing = self._json_of(["flwr", "list", "--run-id", run_id])
-        state = listing["runs"][0]
+        state = flwr(self.environment, "list", "--run-id", run_id)["runs"][0]
         return Outcome(
             completed=state["status"] == "finished:completed",
             details=f"{state['status']} {state.get('status-details') or ''}".strip(),
             results=next(output_dir.glob(f"*-{run_id}"), None),
         )
-
-    def stop(self) -> None:
-        """Stop the SuperLink and everything it has started, by process id."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            for pid in self._started():
-                with suppress(ProcessLookupError):
-                    os.kill(pid, number)
-            deadline = time.monotonic() + STOP_TIMEOUT
-            while time.monotonic() < deadline:
-                if self.process.poll() is not None and not self._started():
-                    return
-                time.sleep(0.1)
 
     def _follow(self, run_id: str, show: Callable[[str], None]) -> None:
         command = ["flwr", "log", run_id, "--stream"]
@@ -175,42 +160,78 @@ class SuperLink:
             finally:
                 log.terminate()
 
-    def _json_of(self, command: list[str]) -> dict[str, Any]:
-        """Run a ``flwr`` command and return its answer; raise if it has failed."""
-        done = subprocess.run(
-            [*command, "--format", "json"],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
+
+def flwr(environment: Mapping[str, str], *command: str) -> dict[str, Any]:
+    """Run a ``flwr`` command and return its answer; raise if it has failed."""
+    done = subprocess.run(
+        ["flwr", *command, "--format", "json"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = re.search(r"^\{.*^\}", done.stdout, re.DOTALL | re.MULTILINE)
+    answer: dict[str, Any] = json.loads(found[0]) if found else {}
+    if not answer.get("success"):
+        raise RuntimeError(
+            f"flwr {command[0]} has failed: "
+            f"{answer.get('error-message') or done.stdout + done.stderr}"
         )
-        found = re.search(r"^\{.*^\}", done.stdout, re.DOTALL | re.MULTILINE)
-        answer: dict[str, Any] = json.loads(found[0]) if found else {}
-        if not answer.get("success"):
-            raise RuntimeError(
-                f"{' '.join(command[:2])} has failed: "
-                f"{answer.get('error-message') or done.stdout + done.stderr}"
-            )
-        return answer
-
-    def _started(self) -> set[int]:
-        """Return the processes that have inherited this SuperLink's Flower home.
-
-        Ray's processes leave the process group, but they keep the environment. Where
-        there is no ``/proc`` the SuperLink itself is all that can be found; it stops
-        what it has started.
-        """
-        mark = f"FLWR_HOME={self.home}".encode()
-        found = set() if self.process.poll() is not None else {self.process.pid}
-        for folder in Path("/proc").glob("[0-9]*"):
-            # A process may end, or belong to someone else, while this is read.
-            with suppress(OSError):
-                if mark in (folder / "environ").read_bytes().split(b"\0"):
-                    found.add(int(folder.name))
-        return found
+    return answer
 
 
-def _free_port() -> int:
+def processes_of(home: Path) -> set[int]:
+    """Return the processes that have inherited a Flower home, by process id.
+
+    Ray's processes leave the process group, but they keep the environment. Where there
+    is no ``/proc`` none is found; a SuperLink stops what it has started.
+    """
+    mark = f"FLWR_HOME={home}".encode()
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        # A process may end, or belong to someone else, while this is read.
+        with suppress(OSError):
+            if mark in (folder / "environ").read_bytes().split(b"\0"):
+                found.add(int(folder.name))
+    return found
+
+
+def stop(home: Path, *processes: subprocess.Popen[bytes]) -> None:
+    """Stop processes, and all others with the same Flower home."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        ours = {process.pid for process in processes if process.poll() is None}
+        for pid in ours | processes_of(home):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        deadline = time.monotonic() + STOP_TIMEOUT
+        while time.monotonic() < deadline:
+            ended = all(process.poll() is not None for process in processes)
+            if ended and not processes_of(home):
+                return
+            time.sleep(0.1)
+
+
+def connection_to(port: int) -> str:
+    """Return a Flower config whose only SuperLink is the one on this port."""
+    connection = {"address": f"127.0.0.1:{port}", "insecure": True}
+    return tomli_w.dumps({"superlink": {"default": "own", "own": connection}})
+
+
+def own_environment(home: Path) -> dict[str, str]:
+    """Return the environment for Flower's programs with a home of their own."""
+    return {
+        **os.environ,
+        # The programs of this environment first: flower-superlink starts others.
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "FLWR_HOME": str(home),
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_TELEMETRY_ENABLED": "0",
+    }
+
+
+def free_port() -> int:
+    """Return a port nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

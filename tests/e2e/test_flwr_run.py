@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from flfa_app.superlink import Outcome, SuperLink, local_superlink
+from flfa_app.superlink import Outcome, SuperLink, local_superlink, processes_of
 from tests.federation import ROOT, metrics, run_app
 
 pytestmark = pytest.mark.e2e
@@ -91,17 +91,7 @@ def launch(*arguments: str, folder: Path) -> subprocess.Popen[str]:
     )
 
 
-def processes_of(home: str) -> list[int]:
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            environment = (process / "environ").read_bytes()
-            if f"FLWR_HOME={home}".encode() in environment.split(b"\0"):
-                found.append(int(process.name))
-    return found
-
-
-def home_of(pid: int) -> str:
+def home_of(pid: int) -> Path:
     """The Flower home of the SuperLink that a launch has started."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -110,7 +100,7 @@ def home_of(pid: int) -> str:
             with suppress(OSError):  # it may have ended
                 for entry in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
                     if entry.startswith(b"FLWR_HOME="):
-                        return entry.removeprefix(b"FLWR_HOME=").decode()
+                        return Path(entry.removeprefix(b"FLWR_HOME=").decode())
         time.sleep(0.1)
     raise AssertionError("no SuperLink was started")
 
@@ -123,8 +113,8 @@ def test_launch_succeeds_and_leaves_nothing_behind(tmp_path: Path) -> None:
     (results,) = tmp_path.iterdir()
     assert json.loads((results / "summary.json").read_text())["rounds"] == 2
     assert output.count(str(results)) == 2
-    assert processes_of(home) == []
-    assert not Path(home).exists()
+    assert processes_of(home) == set()
+    assert not home.exists()
 
 
 def test_launch_exits_with_1_when_the_run_has_failed(tmp_path: Path) -> None:
@@ -147,7 +137,7 @@ def test_ctrl_c_stops_everything(tmp_path: Path) -> None:
     os.kill(process.pid, signal.SIGINT)
     process.communicate(timeout=120)
     assert process.returncode == 130
-    assert processes_of(home) == []
+    assert processes_of(home) == set()
     (results,) = tmp_path.iterdir()
     assert (results / "metrics.jsonl").exists()
     assert not (results / "summary.json").exists()

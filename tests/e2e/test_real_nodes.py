@@ -1,0 +1,80 @@
+"""The app on a SuperLink with SuperNodes: one process a message, no simulation."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+from flfa_app.superlink import (
+    connection_to,
+    flwr,
+    free_port,
+    own_environment,
+    processes_of,
+    stop,
+)
+from tests.federation import ROOT, metrics, run_app
+
+pytestmark = pytest.mark.e2e
+
+KEYS: dict[str, Any] = {"num-server-rounds": 2, "local-epochs": 1}
+
+
+@contextmanager
+def running(home: Path, commands: dict[str, list[str]]) -> Iterator[None]:
+    """Start Flower's programs one after the other, with a log each; stop them all."""
+    processes = []
+    try:
+        for name, command in commands.items():
+            with (home / f"{name}.log").open("wb") as log:
+                processes.append(
+                    subprocess.Popen(
+                        command,
+                        env=own_environment(home),
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                    )
+                )
+            time.sleep(3)
+        yield
+    finally:
+        stop(home, *processes)
+
+
+def test_two_supernodes_give_the_result_of_the_simulation(tmp_path: Path) -> None:
+    port = free_port()
+    (tmp_path / "config.toml").write_text(connection_to(port))
+    run_config, results = tmp_path / "run-config.toml", tmp_path / "out"
+    run_config.write_text(tomli_w.dumps(KEYS | {"output-dir": str(results)}))
+    commands = {"superlink": ["flower-superlink", "--insecure", "--port", str(port)]}
+    for i in range(2):
+        node_config = f"partition-id={i} num-partitions=2"
+        commands[f"node{i}"] = [
+            *("flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}"),
+            *("--port", str(free_port()), "--node-config", node_config),
+        ]
+    with running(tmp_path, commands):
+        environment = own_environment(tmp_path)
+        run = flwr(environment, "run", str(ROOT), "--run-config", str(run_config))
+        deadline = time.monotonic() + 300
+        status = ""
+        while not status.startswith("finished") and time.monotonic() < deadline:
+            time.sleep(2)
+            listed = flwr(environment, "list", "--run-id", run["run-id"])
+            status = listed["runs"][0]["status"]
+    assert processes_of(tmp_path) == set()
+    logs = "\n".join(path.read_text() for path in tmp_path.glob("*.log"))
+    assert status == "finished:completed", logs
+    (found,) = results.iterdir()
+    # The same partition, seed and order of summation: the same bits.
+    simulated = run_app(tmp_path / "simulated", KEYS, nodes=2)
+    assert metrics(found) == metrics(simulated)
+    model = (simulated / "model.safetensors").read_bytes()
+    assert (found / "model.safetensors").read_bytes() == model
