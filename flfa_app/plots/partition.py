@@ -20,7 +20,6 @@ from flfa_app.plots.figure import (
     message_figure,
     new_figure,
     save,
-    short,
     text_width,
     tick_step,
 )
@@ -79,7 +78,7 @@ def _partition_figure(
 
 
 def _label_classes(ax: Axes, names: list[str], room: float) -> None:
-    names = [short(name) for name in names]
+    names = [name if len(name) <= 20 else f"{name[:19]}…" for name in names]
     flat = text_width(names) <= room
     step = 1 if flat else tick_step(LINE / room)
     ax.set_xticks(range(0, len(names), step), names[::step], fontsize=SMALL)
