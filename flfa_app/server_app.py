@@ -104,7 +104,7 @@ def _strategy(config: RunConfig, model: nn.Module) -> LayerSelection:
         num_layers=config.num_fa_layers,
         fixed_layers=config.fixed_layers,
         observed_layers=eligible,
-        seed=config.seed,
+        selection_seed=config.seed,
         # The app draws the participants itself: the strategy takes all it sees.
         fraction_train=1.0,
         min_train_nodes=1,

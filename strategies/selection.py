@@ -49,7 +49,7 @@ class LayerSelection(FedAvg):
         The layers of ``rule="fixed"``.
     observed_layers : Sequence[str] (default: ())
         Further layers to score, for the record; they are never chosen.
-    seed : int (default: 0)
+    selection_seed : int (default: 0)
         Of ``rule="random"``.
     **fedavg : Any
         For the base strategy.
@@ -74,7 +74,7 @@ class LayerSelection(FedAvg):
         num_layers: int = 1,
         fixed_layers: Sequence[str] = (),
         observed_layers: Sequence[str] = (),
-        seed: int = 0,
+        selection_seed: int = 0,
         **fedavg: Any,
     ) -> None:
         super().__init__(**fedavg)
@@ -84,14 +84,16 @@ class LayerSelection(FedAvg):
         self.fixed_layers = _checked_fixed(fixed_layers, rule, self.layers)
         observed = _checked_names("observed_layers", observed_layers)
         self.observed_layers = [name for name in observed if name not in self.layers]
-        if not isinstance(seed, int) or seed < 0:
-            raise ValueError(f"seed must be 0 or more, not {seed!r}")
-        self.seed = seed
+        if not isinstance(selection_seed, int) or selection_seed < 0:
+            raise ValueError(
+                f"selection_seed must be 0 or more, not {selection_seed!r}"
+            )
+        self.selection_seed = selection_seed
         self.selected: list[str] = list(self.fixed_layers)
         self.scores: dict[str, float] = {}
         self.observed_scores: dict[str, float] = {}
         self.first_scores: dict[str, float] = {}
-        self._sent: ArrayRecord | None = None
+        self.__sent: ArrayRecord | None = None
 
     def summary(self) -> None:
         """Log summary configuration of the strategy."""
@@ -114,8 +116,8 @@ class LayerSelection(FedAvg):
             message.content[key] = ConfigRecord({**settings, **names})
         if messages:
             # Not `arrays`: a base may send others (a look-ahead, say).
-            self._sent = messages[0].content.array_records[self.arrayrecord_key]
-            self._check_arrays(self._sent)
+            self.__sent = messages[0].content.array_records[self.arrayrecord_key]
+            self._check_arrays(self.__sent)
         return messages
 
     def aggregate_train(
@@ -127,10 +129,10 @@ class LayerSelection(FedAvg):
         replied = [self._scored_arrays(r) for r in replies if not r.has_error()]
         aggregated = super().aggregate_train(server_round, replies)
         if replied:
-            if self._sent is None:
+            if self.__sent is None:
                 raise RuntimeError("configure_train must come before aggregate_train")
             scores = layer_cosines(
-                _Decoded(self._sent),
+                _Decoded(self.__sent),
                 map(_Decoded, replied),
                 [*self.layers, *self.observed_layers],
             )
@@ -163,7 +165,7 @@ class LayerSelection(FedAvg):
             server_round=server_round,
             first_scores=self.first_scores,
             fixed_layers=self.fixed_layers,
-            seed=self.seed,
+            seed=self.selection_seed,
         )
         return RULES[self.rule](self.scores, choice)
 

@@ -200,3 +200,18 @@ def test_two_levels_of_inheritance():
     start(strategy, grid, weights(), 2)
     assert (strategy.extra, strategy.proximal_mu) == (3, 0.5)
     assert grid.fa_layers(2) in (["a"], ["b"])
+
+
+def test_names_a_base_may_have_taken():
+    """A seed and a private ``_sent`` of its own are common, and stay the base's."""
+
+    class Seeded(flower.FedAvg):
+        def __init__(self, *, seed, **kwargs):
+            super().__init__(**kwargs)
+            self.seed, self._sent = seed, "mine"
+
+    strategy = mine(Seeded)(layers=["a", "b"], seed=7)
+    grid = FakeGrid(2, noisy_client)
+    start(strategy, grid, weights(), 2)
+    assert (strategy.seed, strategy._sent) == (7, "mine")
+    assert grid.fa_layers(2) in (["a"], ["b"])

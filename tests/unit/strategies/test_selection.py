@@ -106,7 +106,7 @@ def test_auto_is_decided_by_the_first_round_that_is_scored():
 
 def test_random_over_rounds():
     def sequence(seed, client):
-        return run(8, client, rule="random", num_layers=2, seed=seed)[1]
+        return run(8, client, rule="random", num_layers=2, selection_seed=seed)[1]
 
     first = sequence(0, noisy_client)
     assert first[0] == []

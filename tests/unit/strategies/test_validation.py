@@ -44,7 +44,7 @@ AB = ["a", "b"]
         ({"layers": AB, "rule": "fixed", "fixed_layers": ["a", "a"]}, "twice"),
         ({"layers": AB, "rule": ["lowest"]}, "unknown"),
         ({"layers": AB, "num_layers": 1.5}, "num_layers.*1.5"),
-        ({"layers": AB, "rule": "random", "seed": -1}, "seed.*-1"),
+        ({"layers": AB, "rule": "random", "selection_seed": -1}, "selection_seed.*-1"),
         ({"layers": AB, "observed_layers": "conv"}, "observed_layers.*'conv'"),
         ({"layers": [1, 2]}, "sequence of names"),
     ],
