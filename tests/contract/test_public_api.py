@@ -95,7 +95,7 @@ def test_docstrings(thing):
             assert (member.__doc__ or "").strip(), name
 
 
-@pytest.mark.parametrize("name", ["layers", "rule", "num_layers", "seed"])
+@pytest.mark.parametrize("name", ["layers", "rule", "num_layers", "selection_seed"])
 def test_the_parameters_of_layer_selection_are_documented(name):
     assert f"{name} :" in strategies.LayerSelection.__doc__
     assert name in inspect.signature(strategies.LayerSelection).parameters
