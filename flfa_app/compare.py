@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _compare(options: argparse.Namespace) -> None:
-    flfa = read_overrides(options.run_config)
+    flfa = read_overrides(options.run_config, options.nodes)
     if flfa.get("flfa") == "none":
         raise ConfigError("flfa is 'none': a comparison needs a rule, 'lowest' say")
     bp = {**flfa, "flfa": "none", "fixed-fa-layers": ""}

@@ -97,6 +97,7 @@ class RunConfig:
 
     fraction_train: float = _real("> 0", "1")
     min_train_nodes: int = _whole(1)
+    min_available_nodes: int = _whole(1)
     local_epochs: int = _whole(1)
     batch_size: int = _whole(1)
     learning_rate: float = _real("> 0")

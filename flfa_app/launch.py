@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from flwr.common.config import parse_config_args
 from rich.console import Console
 
 from flfa_app.config import ConfigError, RunConfig
+from flfa_app.preflight import prepare
 from flfa_app.superlink import SuperLink, local_superlink
 
 __all__ = ["add_options", "launch", "main", "read_overrides", "reporting_errors"]
@@ -25,12 +27,12 @@ PROJECT = Path(__file__).resolve().parent.parent
 OURS = ("round ", "Results: ", "Score: ", "Waiting for nodes")
 # What Flower and Ray write at a higher level in every run, whatever happens.
 CHATTER = (
-    "Using SuperLink: own",
     "default simulated SuperNodes changed",
     "Manually terminating ClientAppActor",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO",
-    "Successfully installed",
-    "warnings.warn(",
+    "Exit Code: 700",
+    "Simulation raised an exception",
+    "Traceback (most recent call last)",
+    "ray::ClientAppActor",
 )
 
 
@@ -44,33 +46,50 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE|'KEY=VALUE ...'",
         help="override keys of [tool.flwr.app.config]; may be repeated",
     )
-    parser.add_argument("--nodes", type=int, default=20, help="simulated nodes (20)")
+    parser.add_argument(
+        "--nodes", type=_at_least_one, default=20, help="simulated nodes (20)"
+    )
     parser.add_argument(
         "--workers",
-        type=int,
+        type=_at_least_one,
         default=workers,
         help=f"nodes that compute at the same time ({workers})",
     )
     parser.add_argument(
+        "--gpus-per-client",
+        type=float,
+        default=0.0,
+        help="share of a GPU for each of them (0)",
+    )
+    parser.add_argument(
         "--output-dir",
         type=Path,
-        default=PROJECT / "runs",
-        help="parent of the results (runs/)",
+        help="parent of the results (runs/); the key output-dir is the same",
     )
     parser.add_argument(
         "--verbose", action="store_true", help="show everything Flower logs"
     )
 
 
-def read_overrides(texts: Sequence[str]) -> dict[str, Any]:
+def _at_least_one(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    return number
+
+
+def read_overrides(texts: Sequence[str], nodes: int | None = None) -> dict[str, Any]:
     """Return the overrides, checked together with the defaults of ``pyproject.toml``.
 
-    Flower refuses an unknown key, but does not say which.
+    Flower refuses an unknown key, but does not say which. What data and model have
+    against the config is found here as well, before anything starts.
 
     Parameters
     ----------
     texts : Sequence[str]
         Files and ``key=value`` texts; a later one wins.
+    nodes : int, optional
+        Simulated nodes.
 
     Raises
     ------
@@ -86,10 +105,13 @@ def read_overrides(texts: Sequence[str]) -> dict[str, Any]:
         except (ClickException, tomli.TOMLDecodeError) as problem:
             raise ConfigError(f"--run-config {text!r}: {problem}") from problem
         if text.strip() and not keys:
-            raise ConfigError(f"--run-config {text!r} is neither a file nor key=value")
+            raise ConfigError(
+                f"--run-config {text!r} is neither a .toml file nor key=value"
+            )
         overrides.update(keys)
     pyproject = tomli.loads((PROJECT / "pyproject.toml").read_text())
-    RunConfig.parse({**pyproject["tool"]["flwr"]["app"]["config"], **overrides})
+    defaults = pyproject["tool"]["flwr"]["app"]["config"]
+    prepare(RunConfig.parse({**defaults, **overrides}), nodes)
     return overrides
 
 
@@ -103,32 +125,50 @@ def launch(
     RuntimeError
         If the run has failed.
     """
+    folder = options.output_dir or overrides.get("output-dir") or PROJECT / "runs"
+    log: list[str] = []
     outcome = superlink.run(
         PROJECT,
         run_config=overrides,
         nodes=options.nodes,
         workers=options.workers,
-        output_dir=options.output_dir.resolve(),
-        show=_printer(options.verbose),
+        gpus=options.gpus_per_client,
+        output_dir=Path(folder).expanduser().resolve(),
+        show=_printer(options.verbose, log),
     )
     if not outcome.completed or outcome.results is None:
-        raise RuntimeError(f"the run has failed: {outcome.details}")
+        file = Path(folder).expanduser().resolve() / "failed-run.log"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("\n".join(log))
+        raise RuntimeError(
+            f"the run has failed: {outcome.details}\nEverything Flower logged: {file}"
+        )
     return outcome.results
 
 
-def _printer(verbose: bool) -> Callable[[str], None]:
+def _printer(verbose: bool, log: list[str]) -> Callable[[str], None]:
+    """Return what takes the lines of a log: keeps all, shows what a person follows.
+
+    Of Flower's own lines those are warnings and errors, each of them once and without
+    the tracebacks of every worker.
+    """
     console = Console(highlight=False, soft_wrap=True)
+    shown: set[str] = set()
 
     def show(line: str) -> None:
         plain = re.sub(r"\x1b\[[0-9;]*m", "", line)
+        log.append(plain)
         if verbose:
             console.print(plain, markup=False)
             return
-        info = re.match(r"INFO\s*:\s*(.*)", plain)
-        if info and info[1].startswith(OURS):
-            console.print(info[1], markup=False)
-        elif not info and plain and not any(text in plain for text in CHATTER):
-            console.print(plain, markup=False, style="yellow")
+        found = re.match(r"(?:\(.*?\) )?(INFO|WARNING|ERROR)\s*:\s*(.*)", plain)
+        level, text = found.groups() if found else ("", "")
+        if level == "INFO" and text.startswith(OURS):
+            console.print(text, markup=False)
+        elif level in ("WARNING", "ERROR") and text and text not in shown:
+            shown.add(text)
+            if not any(chatter in text for chatter in CHATTER):
+                console.print(f"{level}: {text}", markup=False, style="yellow")
 
     return show
 
@@ -136,6 +176,12 @@ def _printer(verbose: bool) -> Callable[[str], None]:
 def reporting_errors(command: Callable[[], None]) -> int:
     """Do ``command``; return its exit status, with what went wrong on stderr."""
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+    def leave(number: int, frame: Any) -> None:
+        raise SystemExit(128 + number)  # through all that has to be stopped
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, leave)
     try:
         command()
     except (ConfigError, RuntimeError) as problem:
@@ -154,7 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
 
     def command() -> None:
-        overrides = read_overrides(options.run_config)
+        overrides = read_overrides(options.run_config, options.nodes)
         Console().print(f"Starting Flower with {options.nodes} simulated nodes ...")
         with local_superlink(PROJECT) as superlink:
             launch(superlink, options, overrides)

@@ -13,10 +13,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from flfa_app.config import RunConfig
+from flfa_app.superlink import SOURCE
 
 __all__ = ["RunDirectory", "last_rounds_score"]
 
@@ -55,7 +56,7 @@ class RunDirectory:
             "run-config": config.as_keys(),
             **more,
             "versions": {"python": platform.python_version(), **versions},
-            "git-commit": git_commit(Path.cwd()),
+            "git-commit": git_commit(Path(os.environ.get(SOURCE, "."))),
         }
         self._write_json("config.json", about)
 
@@ -68,7 +69,7 @@ class RunDirectory:
     def save_model(self, state_dict: Mapping[str, Tensor]) -> None:
         """Write the global model."""
         tensors = {name: tensor.contiguous() for name, tensor in state_dict.items()}
-        save_file(tensors, self.path / "model.safetensors")
+        self._write("model.safetensors", save(tensors))
 
     def write_summary(self, more: Mapping[str, Any]) -> Row:
         """Write ``summary.json``, the sign that the run is complete."""
@@ -87,11 +88,14 @@ class RunDirectory:
         return summary
 
     def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        text = json.dumps(_finite(content), indent=2, allow_nan=False)
+        self._write(name, f"{text}\n".encode())
+
+    def _write(self, name: str, content: bytes) -> None:
         """Write a file that is either complete or not there."""
         unfinished = self.path / f".{name}.unfinished"
-        with unfinished.open("w", encoding="utf-8") as file:
-            json.dump(_finite(content), file, indent=2, allow_nan=False)
-            file.write("\n")
+        with unfinished.open("wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(self.path / name)
@@ -100,15 +104,16 @@ class RunDirectory:
 def git_commit(folder: Path) -> str | None:
     """Return the commit of the checkout in ``folder``, if this code comes from it.
 
-    Flower runs a copy of the app, without its history; the checkout is where ``flwr
-    run`` was called, unless the SuperLink was started somewhere else. ``-dirty`` is
-    appended when there are changes that are not committed.
+    Flower runs a copy of the app, without its history; the checkout is where ``make
+    run`` says, or where ``flwr run`` was called, unless the SuperLink was started
+    somewhere else. With changes that are not committed it ends with ``-dirty``.
     """
     here = Path(__file__)
     source = folder / here.parent.name / here.name
     if not source.is_file() or source.read_bytes() != here.read_bytes():
         return None
     git = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40"]
+    git += ["--exclude", "*"]  # the hash, not the name of a tag
     try:
         done = subprocess.run(git, capture_output=True, text=True, check=False)
     except FileNotFoundError:  # no git on this machine

@@ -141,7 +141,7 @@ def _wait_for_nodes(grid: Grid, min_nodes: int, timeout: float) -> list[int]:
         if time.monotonic() > deadline:
             raise RuntimeError(
                 f"{len(nodes)} nodes are connected after round-timeout, {timeout:g} s; "
-                f"min-train-nodes is {min_nodes}"
+                f"min-available-nodes is {min_nodes}"
             )
         log(INFO, "Waiting for nodes: %d of %d connected", len(nodes), min_nodes)
         time.sleep(2)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from logging import INFO, WARNING, LogRecord, getLogger
@@ -94,7 +96,7 @@ def run_rounds(
             "train-loss": metrics["train-loss"],
             "learning-rate": config.learning_rate_in(server_round),
             "participants": sorted(member.partition_id for member in members),
-            "failures": len(members) - len(replies),
+            "failed": _failed(members, replies, roster),
             "bytes-sent": sum(_size(message.content) for message in messages),
             "bytes-received": sum(_size(reply.content) for reply in replies),
             "seconds": {name: round(value, 3) for name, value in seconds.items()},
@@ -118,7 +120,7 @@ def _good_replies(
     reasons: list[str] = []
     for reply in replies:
         if reply.has_error():
-            reasons.append(str(reply.error.reason))
+            reasons.append(_cause(str(reply.error.reason)))
         else:
             member = roster.by_node[reply.metadata.src_node_id]
             good[member.partition_id] = reply
@@ -129,9 +131,25 @@ def _good_replies(
             f"round {server_round}: none of {len(members)} clients has sent an update: "
             + "; ".join(dict.fromkeys(reasons))
         )
-    for reason in reasons:
-        log(WARNING, "round %d goes on without a client: %s", server_round, reason)
+    for reason, times in Counter(reasons).items():
+        left_out = "a client" if times == 1 else f"{times} clients"
+        log(WARNING, "round %d goes on without %s: %s", server_round, left_out, reason)
     return [good[partition] for partition in sorted(good)]
+
+
+def _failed(
+    members: Sequence[Member], replies: Sequence[Message], roster: Roster
+) -> list[int]:
+    """Return the partitions of the participants without an update."""
+    replied = {roster.by_node[r.metadata.src_node_id].partition_id for r in replies}
+    return sorted({member.partition_id for member in members} - replied)
+
+
+def _cause(reason: str) -> str:
+    """Return the last line of an error that names one: Ray sends whole tracebacks."""
+    lines = [line.strip().rstrip("'>") for line in reason.splitlines() if line.strip()]
+    named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    return (named or lines or ["no reason given"])[-1]
 
 
 def _drift(replies: Sequence[Message], parameters: Sequence[str]) -> float:

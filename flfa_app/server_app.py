@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import time
-from logging import INFO
+from logging import INFO, WARNING
 from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, Context
 from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
-from torch import nn
 
-from clients import effective_layers, eligible_layers
 from flfa_app import plots
 from flfa_app.arrays import load_arrays, to_arrays
-from flfa_app.config import ConfigError, RunConfig
+from flfa_app.config import RunConfig
+from flfa_app.preflight import Prepared, prepare
 from flfa_app.registry import ALGORITHMS
 from flfa_app.results import RunDirectory
 from flfa_app.roster import Roster
 from flfa_app.rounds import run_rounds
-from flfa_app.task import device_of, evaluate, images_of, model_of
+from flfa_app.task import evaluate
 from strategies import LayerSelection
 from strategies.rules import RULES, Choice
 
@@ -33,19 +32,25 @@ def main(grid: Grid, context: Context) -> None:
     started = time.monotonic()
     config = RunConfig.parse(context.run_config)
     torch.set_num_threads(config.threads_per_client)
-    device = device_of(config)
-    images = images_of(config)
-    model = model_of(config)
-    strategy = _strategy(config, model)
+    ready = prepare(config)
+    device, images, model = ready.device, ready.images, ready.model
+    strategy = _strategy(config, ready)
     run = RunDirectory(config, context.run_id)
     log(INFO, "Results: %s", run.path)
 
     roster = Roster.of(
-        grid, min_nodes=config.min_train_nodes, timeout=config.round_timeout
+        grid, min_nodes=config.min_available_nodes, timeout=config.round_timeout
     )
+    if len(roster.members) < config.min_train_nodes:
+        log(
+            WARNING,
+            "min-train-nodes is %d, but the federation has %d node(s)",
+            config.min_train_nodes,
+            len(roster.members),
+        )
     about = {
         "nodes": len(roster.members),
-        "eligible-layers": eligible_layers(model),
+        "eligible-layers": ready.eligible,
         "candidate-layers": strategy.layers,
         "parameters": sum(p.numel() for p in model.parameters()),
         "fab-hash": grid.run.fab_hash,
@@ -88,40 +93,20 @@ def main(grid: Grid, context: Context) -> None:
     log(INFO, "Results: %s", run.path)
 
 
-def _strategy(config: RunConfig, model: nn.Module) -> LayerSelection:
+def _strategy(config: RunConfig, ready: Prepared) -> LayerSelection:
     """Build the server side of the method, with the layers it may choose."""
-    images = images_of(config)
-    arrays = model.state_dict()
-    # A parametrised layer has no array of its own that the server could score.
-    eligible = [x for x in eligible_layers(model) if f"{x}.weight" in arrays]
-    effective = set(effective_layers(model, images.train[:1]))
-    everything = config.candidates == "all"
-    candidates = [x for x in eligible if everything or x in effective]
-    _check_layers(config, candidates)
     return ALGORITHMS[config.algorithm].strategy(
-        layers=candidates,
+        layers=ready.candidates,
         rule=config.flfa,
         num_layers=config.num_fa_layers,
         fixed_layers=config.fixed_layers,
-        observed_layers=eligible,
+        observed_layers=ready.eligible,
         selection_seed=config.seed,
         # The app draws the participants itself: the strategy takes all it sees.
         fraction_train=1.0,
         min_train_nodes=1,
         min_available_nodes=1,
     )
-
-
-def _check_layers(config: RunConfig, candidates: list[str]) -> None:
-    """Raise if the config asks for layers this model does not have."""
-    allowed = f"{config.model} has the candidates {', '.join(candidates)}"
-    if config.flfa != "none" and config.num_fa_layers > len(candidates):
-        raise ConfigError(
-            f"num-fa-layers is {config.num_fa_layers}; it must be at most "
-            f"{len(candidates)}: {allowed}"
-        )
-    if unknown := [x for x in config.fixed_layers if x not in candidates]:
-        raise ConfigError(f"fixed-fa-layers names {', '.join(unknown)}; {allowed}")
 
 
 def _plot_partition(

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -35,6 +36,8 @@ __all__ = [
     "stop",
 ]
 
+SOURCE = "FLFA_SOURCE"
+"""The environment variable that tells an app where its checkout is."""
 START_TIMEOUT = 60.0
 STOP_TIMEOUT = 20.0
 
@@ -48,10 +51,10 @@ class Outcome(NamedTuple):
 
 
 @contextmanager
-def local_superlink(folder: Path) -> Iterator[SuperLink]:
-    """Start a SuperLink in ``folder``; stop it, and all it has started, at the end."""
+def local_superlink(source: Path) -> Iterator[SuperLink]:
+    """Start a SuperLink for the app in ``source``; stop it and all it has started."""
     with tempfile.TemporaryDirectory(prefix="flfa-") as home:
-        superlink = SuperLink(Path(home).resolve(), folder)
+        superlink = SuperLink(Path(home).resolve(), source)
         try:
             superlink.wait_until_ready()
             yield superlink
@@ -65,16 +68,17 @@ class SuperLink:
     Parameters
     ----------
     home : Path
-        An empty folder, used as Flower's home by everything that is started here.
-    folder : Path
-        The working directory of the runs.
+        An empty folder, used as Flower's home by everything that is started here. It is
+        also the working directory: there is nothing in it that a worker could import.
+    source : Path
+        The app's checkout, for the commit in ``config.json``.
     """
 
-    def __init__(self, home: Path, folder: Path) -> None:
+    def __init__(self, home: Path, source: Path) -> None:
         self.home = home
         self.port = free_port()
         self.log = home / "superlink.log"
-        self.environment = own_environment(home)
+        self.environment = {**own_environment(home), SOURCE: str(source)}
         (home / "config.toml").write_text(connection_to(self.port))
         command = ["flower-superlink", "--insecure", "--simulation"]
         command += ["--isolation", "subprocess"]
@@ -83,7 +87,7 @@ class SuperLink:
             self.process = subprocess.Popen(
                 command,
                 env=self.environment,
-                cwd=folder,
+                cwd=home,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 # Ctrl-C is for this process, which then stops the others in order.
@@ -107,6 +111,7 @@ class SuperLink:
         run_config: Mapping[str, Any],
         nodes: int,
         workers: int,
+        gpus: float = 0.0,
         output_dir: Path,
         show: Callable[[str], None],
     ) -> Outcome:
@@ -120,6 +125,8 @@ class SuperLink:
             Overrides of the app's config.
         nodes, workers : int
             Simulated nodes, and how many of them compute at the same time.
+        gpus : float
+            Share of a GPU for each of them.
         output_dir : Path
             The app's ``output-dir``; the results are in a folder named after the run.
         show : Callable[[str], None]
@@ -127,7 +134,7 @@ class SuperLink:
         """
         federation = (
             f"num-supernodes={nodes} client-resources-num-cpus=1 "
-            f"init-args-num-cpus={workers}"
+            f"init-args-num-cpus={workers} client-resources-num-gpus={gpus}"
         )
         overrides = {**run_config, "output-dir": str(output_dir)}
         # One file, because Flower takes either a file or keys, not both.
@@ -197,7 +204,15 @@ def processes_of(home: Path) -> set[int]:
 
 
 def stop(home: Path, *processes: subprocess.Popen[bytes]) -> None:
-    """Stop processes, and all others with the same Flower home."""
+    """Stop processes, and all others with the same Flower home.
+
+    Nothing interrupts this: half of it would leave the other half running.
+    """
+    with _uninterrupted():
+        _stop(home, *processes)
+
+
+def _stop(home: Path, *processes: subprocess.Popen[bytes]) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         ours = {process.pid for process in processes if process.poll() is None}
         for pid in ours | processes_of(home):
@@ -209,6 +224,20 @@ def stop(home: Path, *processes: subprocess.Popen[bytes]) -> None:
             if ended and not processes_of(home):
                 return
             time.sleep(0.1)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are for the main thread, and so are their handlers
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    handlers = [signal.signal(number, signal.SIG_IGN) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, handlers, strict=True):
+            signal.signal(number, handler)
 
 
 def connection_to(port: int) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -13,7 +15,15 @@ from flfa_app.config import RunConfig
 from flfa_app.data import Images, load_images, partition_indices
 from flfa_app.models import build_model
 
-__all__ = ["client_seed", "device_of", "evaluate", "images_of", "model_of", "shard_of"]
+__all__ = [
+    "client_seed",
+    "device_of",
+    "evaluate",
+    "images_of",
+    "model_of",
+    "shard_of",
+    "shards_of",
+]
 
 EVALUATION_BATCH = 512
 
@@ -36,21 +46,25 @@ def model_of(config: RunConfig) -> nn.Module:
     )
 
 
-@cache
-def shard_of(
-    config: RunConfig, partition_id: int, num_partitions: int, device: str
-) -> tuple[Tensor, Tensor]:
-    """Return one client's training images and labels; kept by the process."""
-    images = images_of(config)
-    shards = partition_indices(
-        tuple(images.train_labels.tolist()),
+def shards_of(config: RunConfig, num_partitions: int) -> Sequence[NDArray[np.int64]]:
+    """Return which training images each client holds."""
+    return partition_indices(
+        tuple(images_of(config).train_labels.tolist()),
         num_partitions,
         partitioner=config.partitioner,
         beta=config.dirichlet_beta,
         min_size=config.min_partition_size,
         seed=config.seed,
     )
-    mine = torch.from_numpy(shards[partition_id])
+
+
+@cache
+def shard_of(
+    config: RunConfig, partition_id: int, num_partitions: int, device: str
+) -> tuple[Tensor, Tensor]:
+    """Return one client's training images and labels; kept by the process."""
+    images = images_of(config)
+    mine = torch.from_numpy(shards_of(config, num_partitions)[partition_id])
     return images.train[mine].to(device), images.train_labels[mine].to(device)
 
 
@@ -66,9 +80,9 @@ def device_of(config: RunConfig) -> str:
         return "cuda" if torch.cuda.is_available() else "cpu"
     if config.device == "cuda" and not torch.cuda.is_available():
         raise RuntimeError(
-            "device is 'cuda', but torch sees no GPU here; use device='auto', or give "
-            "each client a share of one with --federation-config "
-            "'client-resources-num-gpus=0.25'"
+            "device is 'cuda', but torch sees no GPU here; use 'auto' or 'cpu', or "
+            "give each simulated client a share of one: --gpus-per-client 0.25 (flwr "
+            "run: --federation-config client-resources-num-gpus=0.25)"
         )
     return config.device
 

@@ -205,7 +205,7 @@ def _checked_layers(layers: Sequence[str], rule: str) -> list[str]:
 
 
 def _checked_number(num_layers: int, rule: str, candidates: int) -> int:
-    if not isinstance(num_layers, int) or num_layers < 1:
+    if type(num_layers) is not int or num_layers < 1:
         raise ValueError(f"num_layers must be 1 or more, not {num_layers!r}")
     if rule not in ("none", "fixed") and num_layers > candidates:
         raise ValueError(

@@ -118,15 +118,21 @@ def test_launch_succeeds_and_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_launch_exits_with_1_when_the_run_has_failed(tmp_path: Path) -> None:
-    # Right as a config; that the model has not so many layers shows in the run.
-    keys = "num-fa-layers=9"
+    """Right as a config; that no client can train with it shows in the run."""
+    keys = "learning-rate=1e30 norm='batch'"
     process = launch("--run-config", keys, folder=tmp_path)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 1
-    assert "num-fa-layers is 9; it must be at most 3" in output
+    assert "none of 2 clients has sent an update: " in output
+    assert "lower the learning rate" in output
+    assert len(output.splitlines()) < 20, output
+    assert "Traceback" in (tmp_path / "failed-run.log").read_text()
 
 
-def test_ctrl_c_stops_everything(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_ctrl_c_or_a_closed_terminal_stops_everything(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     process = launch("--run-config", "num-server-rounds=500", folder=tmp_path)
     home = home_of(process.pid)
     assert process.stdout is not None
@@ -134,9 +140,9 @@ def test_ctrl_c_stops_everything(tmp_path: Path) -> None:
         if line.startswith("round "):
             break
     assert len(processes_of(home)) > 3  # SuperLink, simulation, Ray
-    os.kill(process.pid, signal.SIGINT)
+    os.kill(process.pid, number)
     process.communicate(timeout=120)
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     assert processes_of(home) == set()
     (results,) = tmp_path.iterdir()
     assert (results / "metrics.jsonl").exists()

@@ -24,7 +24,11 @@ from tests.federation import ROOT, metrics, run_app
 
 pytestmark = pytest.mark.e2e
 
-KEYS: dict[str, Any] = {"num-server-rounds": 2, "local-epochs": 1}
+KEYS: dict[str, Any] = {
+    "num-server-rounds": 2,
+    "local-epochs": 1,
+    "min-available-nodes": 2,
+}
 
 
 @contextmanager

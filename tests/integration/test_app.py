@@ -48,7 +48,7 @@ def test_a_run_leaves_everything_a_person_looks_at(tmp_path: Path) -> None:
     assert [row["round"] for row in rows] == [1, 2, 3]
     for row in rows:
         assert list(row["scores"]) == ["conv1", "conv2", "conv3", "head"]
-        assert row["failures"] == 0
+        assert row["failed"] == []
         assert row["bytes-sent"] > 4 * config["parameters"] * len(row["participants"])
     summary = json.loads((results / "summary.json").read_text())
     # 10 % of three rounds, rounded up, is the last one.
@@ -134,7 +134,7 @@ def test_a_failing_client_is_left_out(tmp_path: Path) -> None:
 
     keys = {"fraction-train": 1.0}
     rows = metrics(run_app(tmp_path, keys, fault=fault))
-    assert [row["failures"] for row in rows] == [1, 1, 1]
+    assert [row["failed"] for row in rows] == [[2], [2], [2]]
 
 
 def test_a_run_without_any_update_fails(tmp_path: Path) -> None:
@@ -142,6 +142,27 @@ def test_a_run_without_any_update_fails(tmp_path: Path) -> None:
         run_app(tmp_path, {"learning-rate": 1e30, "norm": "batch"})
     (results,) = tmp_path.iterdir()
     assert not (results / "summary.json").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_all_that_machine_and_model_have_against_a_config_at_once(
+    tmp_path: Path,
+) -> None:
+    keys = {"flfa": "fixed", "fixed-fa-layers": "foo", "num-fa-layers": 99}
+    with pytest.raises(ConfigError) as caught:
+        run_app(tmp_path, {**keys, "device": "cuda"})
+    for text in (
+        "device is 'cuda'",
+        "num-fa-layers is 99",
+        "fixed-fa-layers names foo",
+    ):
+        assert text in str(caught.value)
+
+
+def test_a_federation_of_one(tmp_path: Path) -> None:
+    rows = metrics(run_app(tmp_path, nodes=1))
+    assert [row["participants"] for row in rows] == [[0], [0], [0]]
+    assert [row["drift"] for row in rows] == [0, 0, 0]
 
 
 @pytest.mark.parametrize(

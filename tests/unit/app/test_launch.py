@@ -25,14 +25,16 @@ def test_files_and_texts_are_read_in_order() -> None:
     ("text", "message"),
     [
         ("configs/no_such.toml", r"there is no file configs/no_such\.toml"),
-        ("seed", r"'seed' is neither a file nor key=value"),
+        ("seed", r"'seed' is neither a .toml file nor key=value"),
         ("flfa=lowest", r"'flfa=lowest': .*invalid format"),
         ("sede=1", r"sede is not a key; did you mean seed\?"),
+        ("num-fa-layers=9", r"num-fa-layers is 9; it must be at most 3"),
+        ("min-partition-size=1000", r"min-partition-size is 1000: 20 clients"),
     ],
 )
 def test_what_a_run_could_not_use_is_refused(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        read_overrides([text])
+        read_overrides([text], nodes=20)
 
 
 @pytest.mark.parametrize("command", [launch.main, compare.main])
@@ -68,31 +70,62 @@ def test_both_scores_and_the_difference(capsys: pytest.CaptureFixture[str]) -> N
         assert text in printed
 
 
-@pytest.mark.parametrize(
-    ("line", "shown"),
-    [
-        ("\x1b[92mINFO \x1b[0m:      round  1/30  accuracy 21.17 %", "round  1/30"),
-        ("\x1b[92mINFO \x1b[0m:      Results: /x", "Results: /x"),
-        ("\x1b[92mINFO \x1b[0m:      Starting Flower Simulation", ""),
-        ("\x1b[93mWARNING \x1b[0m:   round 3 goes on without a client", "WARNING"),
-        ("Traceback (most recent call last):", "Traceback"),
-        ("(ClientAppActor pid=7) WARNING: Manually terminating ClientAppActor", ""),
-        ("", ""),
-    ],
-)
+ROUND = "\x1b[92mINFO \x1b[0m:      round  1/30  accuracy 21.17 %"
+LINES = [
+    (ROUND, "round  1/30"),
+    ("\x1b[92mINFO \x1b[0m:      Results: /x", "Results: /x"),
+    ("\x1b[92mINFO \x1b[0m:      Starting Flower Simulation", ""),
+    (
+        "\x1b[93mWARNING \x1b[0m:   round 3 goes on without a client: x",
+        "WARNING: round",
+    ),
+    ("Traceback (most recent call last):", ""),
+    ('  File "x.py", line 3, in f', ""),
+    ("(ClientAppActor pid=7) WARNING : Manually terminating ClientAppActor", ""),
+    ("", ""),
+]
+
+
+@pytest.mark.parametrize(("line", "shown"), LINES)
 def test_progress_and_trouble_are_shown_and_chatter_is_not(
     line: str, shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    launch._printer(verbose=False)(line)
+    log: list[str] = []
+    show = launch._printer(verbose=False, log=log)
+    show(line)
     printed = capsys.readouterr().out
     assert printed.startswith(shown)
     assert bool(printed) == bool(shown)
-    launch._printer(verbose=True)(line)
+    assert len(log) == 1
+    launch._printer(verbose=True, log=log)(line)
     assert "\x1b" not in capsys.readouterr().out
 
 
-def test_the_output_dir_is_made_absolute(tmp_path: Path) -> None:
-    """Flower's processes may run elsewhere."""
+def test_the_same_warning_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
+    show = launch._printer(verbose=False, log=[])
+    for _ in range(3):
+        show("WARNING :   the same for every client")
+    assert capsys.readouterr().out.count("the same") == 1
+
+
+@pytest.mark.parametrize("option", ["--nodes", "--workers"])
+def test_at_least_one(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        launch.main([option, "0"])
+    assert f"argument {option}: 0 is not 1 or more" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "key", "expected"),
+    [
+        (Path("here"), "", Path.cwd() / "here"),
+        (None, "there", Path.cwd() / "there"),
+        (Path("here"), "there", Path.cwd() / "here"),
+        (None, "", ROOT / "runs"),
+    ],
+)
+def test_where_the_results_go(option: Path | None, key: str, expected: Path) -> None:
+    """Made absolute: Flower's processes run elsewhere."""
 
     class Recorder:
         def run(self, app: Path, **keys: object) -> object:
@@ -101,8 +134,8 @@ def test_the_output_dir_is_made_absolute(tmp_path: Path) -> None:
 
     superlink = Recorder()
     options = launch.argparse.Namespace(
-        nodes=2, workers=1, output_dir=Path("here"), verbose=False
+        nodes=2, workers=1, gpus_per_client=0.0, output_dir=option, verbose=False
     )
     with pytest.raises(RuntimeError, match="enough"):
-        launch.launch(superlink, options, {})  # type: ignore[arg-type]
-    assert superlink.output_dir == Path.cwd() / "here"
+        launch.launch(superlink, options, {"output-dir": key})  # type: ignore[arg-type]
+    assert superlink.output_dir == expected

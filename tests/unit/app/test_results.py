@@ -89,11 +89,21 @@ def test_git_commit_is_that_of_the_same_source(tmp_path: Path) -> None:
     git("add", "-A")
     git("commit", "-qm", "x")
     assert git_commit(tmp_path) == git("rev-parse", "HEAD")
+    git("tag", "-a", "v1", "-m", "x")
+    assert git_commit(tmp_path) == git("rev-parse", "HEAD")
     (tmp_path / "flfa_app" / "more.py").write_text("")
     git("add", "-A")
     assert git_commit(tmp_path) == git("rev-parse", "HEAD") + "-dirty"
     copy.write_text("# another version")
     assert git_commit(tmp_path) is None
+
+
+def test_the_model_is_readable_by_others(tmp_path: Path) -> None:
+    run = run_in(tmp_path)
+    run.save_model({"w": torch.arange(3.0)})
+    run.add_round(row(0.5))
+    modes = {path.stat().st_mode & 0o777 for path in run.path.iterdir()}
+    assert len(modes) == 1
 
 
 def test_arrays_there_and_back() -> None:

@@ -85,7 +85,7 @@ def test_a_node_without_a_partition_says_what_to_do() -> None:
 
 def test_too_few_nodes_are_waited_for_and_then_named() -> None:
     grid = InProcessGrid(1, default_keys())
-    with pytest.raises(RuntimeError, match=r"1 nodes .*min-train-nodes is 2"):
+    with pytest.raises(RuntimeError, match=r"1 nodes .*min-available-nodes is 2"):
         Roster.of(grid, min_nodes=2, timeout=0.1)
 
 

@@ -1,0 +1,90 @@
+"""What can be wrong with a run, looked at before it starts, all of it at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from clients import effective_layers, eligible_layers
+from flfa_app.config import ConfigError, RunConfig
+from flfa_app.data import Images
+from flfa_app.task import device_of, images_of, model_of, shards_of
+
+__all__ = ["Prepared", "prepare"]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a run starts from."""
+
+    device: str
+    images: Images
+    model: nn.Module
+    eligible: list[str]
+    candidates: list[str]
+
+
+def prepare(config: RunConfig, num_partitions: int | None = None) -> Prepared:
+    """Build what a run needs; raise :class:`ConfigError` with everything that is wrong.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Right as far as a config can be; data, model and machine may still not fit it.
+    num_partitions : int, optional
+        Number of nodes, where it is known.
+    """
+    problems: list[str] = []
+    device = ""
+    try:
+        device = device_of(config)
+    except RuntimeError as problem:
+        problems.append(str(problem))
+    try:
+        images = images_of(config)
+    except (OSError, ValueError, KeyError) as problem:
+        # Nothing can be said of model and partition without the data.
+        raise _error([*problems, str(problem)]) from problem
+    if num_partitions is not None:
+        try:
+            shards_of(config, num_partitions)
+        except ValueError as problem:
+            problems.append(str(problem))
+    model = model_of(config)
+    eligible, candidates = _layers(config, model, images)
+    problems += _layer_problems(config, candidates)
+    if problems:
+        raise _error(problems)
+    return Prepared(device, images, model, eligible, candidates)
+
+
+def _layers(
+    config: RunConfig, model: nn.Module, images: Images
+) -> tuple[list[str], list[str]]:
+    """Return the layers that can be scored, and those that can be chosen."""
+    arrays = model.state_dict()
+    # A parametrised layer has no array of its own that the server could score.
+    eligible = [x for x in eligible_layers(model) if f"{x}.weight" in arrays]
+    if config.candidates == "all":
+        return eligible, eligible
+    effective = set(effective_layers(model, images.train[:1]))
+    return eligible, [x for x in eligible if x in effective]
+
+
+def _layer_problems(config: RunConfig, candidates: list[str]) -> list[str]:
+    allowed = f"{config.model} has the candidates {', '.join(candidates)}"
+    problems = []
+    if config.flfa != "none" and config.num_fa_layers > len(candidates):
+        problems.append(
+            f"num-fa-layers is {config.num_fa_layers}; it must be at most "
+            f"{len(candidates)}: {allowed}"
+        )
+    if unknown := [x for x in config.fixed_layers if x not in candidates]:
+        problems.append(f"fixed-fa-layers names {', '.join(unknown)}; {allowed}")
+    return problems
+
+
+def _error(problems: list[str]) -> ConfigError:
+    lines = "\n".join(f"  - {problem}" for problem in problems)
+    return ConfigError(f"the run cannot start:\n{lines}")
