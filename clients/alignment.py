@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import MethodType
 from typing import Any
 
@@ -14,12 +14,13 @@ from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
+from .ablations import DirectForward, OutputError, random_feedback
 from .feedback import ConvFeedback, LinearFeedback
 from .layers import eligible_layers
 
-__all__ = ["FEEDBACKS", "SCALINGS", "feedback_alignment"]
+__all__ = ["FEEDBACKS", "SCALINGS", "feedback_alignment", "held_scales"]
 
-FEEDBACKS = ("global",)
+FEEDBACKS = ("global", "random", "dfa")
 SCALINGS = ("tensor", "channel", "none")
 
 _CONVOLUTIONS = {
@@ -36,6 +37,7 @@ def feedback_alignment(
     *,
     feedback: str = "global",
     scaling: str = "tensor",
+    seed: int = 0,
 ) -> Iterator[None]:
     """Let the named layers propagate the error with the weights they have on entry.
 
@@ -51,10 +53,14 @@ def feedback_alignment(
     layers : Iterable[str]
         Names as in ``model.named_modules()``; see :func:`~.layers.eligible_layers`.
     feedback : str (default: "global")
-        Where ``B`` comes from: ``"global"``, the weight on entry.
+        Where ``B`` comes from: ``"global"``, the weight on entry. The ablations of the
+        paper: ``"random"``, drawn from the seed, with the norm of the weight;
+        ``"dfa"``, the error at the model's output, sent to the layer's output directly.
     scaling : str (default: "tensor")
         ``"tensor"``: ``B`` has the norm of the present weight (the paper);
         ``"channel"``: the same for each output channel; ``"none"``: no rescaling.
+    seed : int (default: 0)
+        Of the random feedback; all clients must have the same.
 
     Raises
     ------
@@ -75,39 +81,76 @@ def feedback_alignment(
             "not eligible, or already aligned; "
             f"eligible layers: {', '.join(map(repr, eligible)) or 'none'}"
         )
-    forwards = [_FeedbackForward(model.get_submodule(n), scaling) for n in names]
+    if feedback == "dfa" and eligible and eligible[-1] in names:
+        raise ValueError(
+            f"no direct feedback for layer {eligible[-1]!r}: it is the model's last, "
+            "whose error is the output's own"
+        )
+    with ExitStack() as stack:
+        if feedback == "dfa" and names:
+            error = OutputError(model)
+            stack.callback(error.remove)
+        for name in names:
+            layer = model.get_submodule(name)
+            forward: Any
+            if feedback == "dfa":
+                forward = DirectForward(layer, name, error, seed)
+            else:
+                weight = _weight_on_entry(layer)
+                if feedback == "random":
+                    weight = random_feedback(name, weight, seed)
+                forward = _FeedbackForward(layer, weight, scaling)
+            stack.enter_context(_attached(layer, forward))
+        yield
+
+
+@contextmanager
+def _attached(layer: nn.Module, forward: Any) -> Iterator[None]:
+    """Give a layer another ``forward`` for the length of the block."""
+    # An instance attribute hides the method of the class until it is deleted.
+    hidden = vars(layer).get("forward")
+    vars(layer)["forward"] = forward
+    try:
+        yield
+    finally:
+        if hidden is None:
+            del vars(layer)["forward"]
+        else:
+            vars(layer)["forward"] = hidden
+
+
+@contextmanager
+def held_scales(model: nn.Module) -> Iterator[None]:
+    """Keep the scale each aligned layer had when it was last used.
+
+    For a method that moves the weights for a moment: B follows the weights of the
+    step, not the moved ones.
+    """
+    aligned = [vars(layer).get("forward") for layer in model.modules()]
+    forwards = [f for f in aligned if isinstance(f, _FeedbackForward)]
     for forward in forwards:
-        forward.attach()
+        forward.holds = True
     try:
         yield
     finally:
         for forward in forwards:
-            forward.detach()
+            forward.holds = False
 
 
 class _FeedbackForward:
     """The ``forward`` of one aligned layer; a copy of the layer gets a plain one."""
 
-    def __init__(self, layer: nn.Module, scaling: str) -> None:
+    def __init__(self, layer: nn.Module, feedback: Tensor, scaling: str) -> None:
         self.layer: Any = layer
-        self.feedback = _weight_on_entry(layer)
+        self.feedback = feedback
         self.norm_dims = {
             "tensor": tuple(range(self.feedback.dim())),
             "channel": tuple(range(1, self.feedback.dim())),
             "none": None,
         }[scaling]
         self.norm = self._norm(self.feedback)
-
-    def attach(self) -> None:
-        # An instance attribute hides the method of the class until it is deleted.
-        self.hidden = vars(self.layer).get("forward")
-        vars(self.layer)["forward"] = self
-
-    def detach(self) -> None:
-        if self.hidden is None:
-            del vars(self.layer)["forward"]
-        else:
-            vars(self.layer)["forward"] = self.hidden
+        self.scale = None if self.norm is None else torch.ones_like(self.norm)
+        self.holds = False
 
     def __call__(self, input: Tensor) -> Tensor:
         layer = self.layer
@@ -117,7 +160,9 @@ class _FeedbackForward:
             return plain
         inputs = _as_autocast_would(input)
         weight = layer.weight  # read once: a parametrised weight is computed here
-        scale = self._scale(weight)
+        if not self.holds:
+            self.scale = self._scale(weight)
+        scale = self.scale
         if isinstance(layer, nn.Linear):
             outputs = functional.linear(inputs.detach(), weight, layer.bias)
             return _apply(LinearFeedback, inputs, outputs, self.feedback, scale)

@@ -49,6 +49,8 @@ class TrainSettings:
         Layers with feedback alignment; none is plain backpropagation.
     feedback, scaling : str
         As in :func:`~.alignment.feedback_alignment`.
+    feedback_seed : int (default: 0)
+        Of random feedback; the same for all clients.
     seed : int
         Decides batch order and dropout, and nothing else does.
     """
@@ -62,6 +64,7 @@ class TrainSettings:
     fa_layers: tuple[str, ...] = ()
     feedback: str = "global"
     scaling: str = "tensor"
+    feedback_seed: int = 0
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -25,7 +25,8 @@ class LocalTrainer:
     """Train a model on one client's data for one round (FedAvg's client).
 
     A method subclasses this and overrides the hooks it needs: :meth:`begin`,
-    :meth:`loss`, :meth:`compute_gradients`, :meth:`edit_gradients`, :meth:`state`.
+    :meth:`loss`, :meth:`compute_gradients`, :meth:`edit_gradients`, :meth:`report`,
+    :meth:`state`.
     The order of a step is: gradients (feedback alignment acts here), gradient edit,
     clipping, SGD with momentum and weight decay.
 
@@ -40,6 +41,13 @@ class LocalTrainer:
     state : Mapping[str, Tensor], optional
         What :meth:`state` returned when this client last took part. A client that
         takes part for the first time, or has lost its state, has none.
+    received : Mapping[str, Tensor], optional
+        What the message brings besides the model (SCAFFOLD's control variate, say).
+
+    Attributes
+    ----------
+    batch : Tensor
+        Which of the local samples are in the present step.
     """
 
     def __init__(
@@ -48,11 +56,14 @@ class LocalTrainer:
         settings: TrainSettings,
         config: Mapping[str, Any] | None = None,
         state: Mapping[str, Tensor] | None = None,
+        received: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.model = model
         self.settings = settings
         self.config = dict(config or {})
         self.received_state = dict(state or {})
+        self.received = dict(received or {})
+        self.batch = torch.empty(0, dtype=torch.int64)
 
     def begin(self, inputs: Tensor, targets: Tensor) -> None:
         """Prepare the round; the model still holds the received weights."""
@@ -69,6 +80,10 @@ class LocalTrainer:
 
     def edit_gradients(self) -> None:
         """Change the gradients, without autograd, before clipping and the step."""
+
+    def report(self, steps: int) -> dict[str, float]:
+        """Return further metrics, given the number of SGD steps taken."""
+        return {}
 
     def state(self) -> dict[str, Tensor]:
         """Return what this client keeps until it takes part again."""
@@ -117,19 +132,22 @@ class LocalTrainer:
                 settings.fa_layers,
                 feedback=settings.feedback,
                 scaling=settings.scaling,
+                seed=settings.feedback_seed,
             ),
         ):
             for epoch in range(1, settings.epochs + 1):
                 total = torch.zeros((), device=inputs.device)
                 for batch in self._batches(len(inputs), order):
-                    batch = batch.to(inputs.device)
-                    total += self._step(optimizer, inputs[batch], targets[batch])
+                    self.batch = batch.to(inputs.device)
+                    total += self._step(
+                        optimizer, inputs[self.batch], targets[self.batch]
+                    )
                     steps += 1
                 # One look an epoch: a look a step would make a GPU wait.
                 mean_loss = float(total) / len(inputs)
                 self._check_loss(mean_loss, epoch)
         self._check_weights(finite_before)
-        return {"train-loss": mean_loss, "steps": steps}
+        return {"train-loss": mean_loss, "steps": steps, **self.report(steps)}
 
     @contextmanager
     def _begun(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -57,10 +58,18 @@ def train(message: Message, context: Context) -> Message:
         fa_layers=aligned_layers(orders),
         feedback=config.feedback,
         scaling=config.scaling,
+        feedback_seed=config.seed,
         seed=client_seed(config.seed, server_round, partition_id),
     )
     method = ALGORITHMS[config.algorithm]
-    trainer = method.trainer(model, settings, orders, _saved_state(context))
+    further = [r for k, r in message.content.array_records.items() if k != "arrays"]
+    trainer = method.trainer(
+        model,
+        settings,
+        orders,
+        state=_tensors(context.state.array_records.get(STATE, ArrayRecord())),
+        received=_tensors(*further),
+    )
     metrics = trainer.fit(inputs, targets)
     reply = RecordDict(
         {
@@ -82,9 +91,13 @@ def _resident_model(config: RunConfig) -> nn.Module:
     return model_of(config).to(device_of(config))
 
 
-def _saved_state(context: Context) -> dict[str, torch.Tensor]:
-    record = context.state.array_records.get(STATE, ArrayRecord())
-    return {name: torch.from_numpy(array.numpy()) for name, array in record.items()}
+def _tensors(*records: ArrayRecord) -> dict[str, torch.Tensor]:
+    # Copies, because Flower's arrays are read-only, which torch warns about.
+    return {
+        name: torch.from_numpy(np.array(array.numpy()))
+        for record in records
+        for name, array in record.items()
+    }
 
 
 def _partition_of(context: Context) -> tuple[int, int]:

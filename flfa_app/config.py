@@ -16,6 +16,7 @@ from clients.alignment import FEEDBACKS, SCALINGS
 from flfa_app.data import DATASETS, PARTITIONERS
 from flfa_app.models import MODELS, NORMS
 from flfa_app.registry import ALGORITHMS
+from strategies.momentum import FORMS
 from strategies.rules import RULES
 
 __all__ = ["ConfigError", "RunConfig"]
@@ -84,6 +85,23 @@ class RunConfig:
     candidates: str = _one_of(("effective", "all"))
     feedback: str = _one_of(FEEDBACKS)
     scaling: str = _one_of(SCALINGS)
+
+    fedprox_mu: float = _real("0")
+    fedavgm_form: str = _one_of(FORMS)
+    fedavgm_momentum: float = _real("0", "< 1")
+    fedavgm_learning_rate: float = _real("> 0")
+    moon_mu: float = _real("0")
+    moon_temperature: float = _real("> 0")
+    fedsol_rho: float = _real("0")
+    fedsol_variant: str = _one_of(("adaptive", "fixed"))
+    fedsol_part: str = _one_of(("all", "head"))
+    fedrs_alpha: float = _real("0", "1")
+    fedrs_variant: str = _one_of(("hard", "soft"))
+    fedlc_tau: float = _real("0")
+    fedacg_lambda: float = _real("0", "< 1")
+    fedacg_beta: float = _real("0")
+    feddyn_alpha: float = _real("0")
+    scaffold_learning_rate: float = _real("> 0")
 
     model: str = _one_of(MODELS)
     norm: str = _one_of(NORMS)

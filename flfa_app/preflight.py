@@ -66,6 +66,9 @@ def _layers(
     arrays = model.state_dict()
     # A parametrised layer has no array of its own that the server could score.
     eligible = [x for x in eligible_layers(model) if f"{x}.weight" in arrays]
+    if config.feedback == "dfa":
+        # It has an effect on the first layer too, and none on the last.
+        return eligible, eligible[:-1]
     if config.candidates == "all":
         return eligible, eligible
     effective = set(effective_layers(model, images.train[:1]))

@@ -34,7 +34,6 @@ def main(grid: Grid, context: Context) -> None:
     torch.set_num_threads(config.threads_per_client)
     ready = prepare(config)
     device, images, model = ready.device, ready.images, ready.model
-    strategy = _strategy(config, ready)
     run = RunDirectory(config, context.run_id)
     log(INFO, "Results: %s", run.path)
 
@@ -48,6 +47,8 @@ def main(grid: Grid, context: Context) -> None:
             config.min_train_nodes,
             len(roster.members),
         )
+    parameters = [name for name, _ in model.named_parameters()]
+    strategy = _strategy(config, ready, parameters, len(roster.members))
     about = {
         "nodes": len(roster.members),
         "eligible-layers": ready.eligible,
@@ -72,7 +73,7 @@ def main(grid: Grid, context: Context) -> None:
         strategy,
         roster,
         initial,
-        parameters=[name for name, _ in model.named_parameters()],
+        parameters=parameters,
         evaluate=evaluate_arrays,
         record=run.add_round,
     )
@@ -93,9 +94,13 @@ def main(grid: Grid, context: Context) -> None:
     log(INFO, "Results: %s", run.path)
 
 
-def _strategy(config: RunConfig, ready: Prepared) -> LayerSelection:
+def _strategy(
+    config: RunConfig, ready: Prepared, parameters: list[str], num_clients: int
+) -> LayerSelection:
     """Build the server side of the method, with the layers it may choose."""
-    return ALGORITHMS[config.algorithm].strategy(
+    return ALGORITHMS[config.algorithm].build_strategy(
+        config.as_keys(),
+        {"parameters": parameters, "num_clients": num_clients},
         layers=ready.candidates,
         rule=config.flfa,
         num_layers=config.num_fa_layers,

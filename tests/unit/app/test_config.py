@@ -7,6 +7,7 @@ import pytest
 import tomli
 
 from flfa_app.config import ConfigError, RunConfig
+from flfa_app.registry import ALGORITHMS
 from tests.federation import ROOT, default_keys
 
 CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
@@ -49,7 +50,8 @@ def test_the_paper_configs_have_the_papers_settings() -> None:
 
 
 def test_configs_differ_only_in_the_arm() -> None:
-    for bp in ("digits_fedavg", "bloodmnist_fedavg"):
+    arms = [f"digits_{name}" for name in ALGORITHMS]
+    for bp in (*arms, "bloodmnist_fedavg"):
         one, other = (
             tomli.loads((ROOT / "configs" / f"{name}.toml").read_text())
             for name in (bp, f"{bp}_flfa")

@@ -73,7 +73,7 @@ def test_a_single_name_is_refused_as_a_collection() -> None:
 
 
 @pytest.mark.parametrize("option", ["feedback", "scaling"])
-@pytest.mark.parametrize("value", ["", "Global", "TENSOR", "random", "global "])
+@pytest.mark.parametrize("value", ["", "Global", "TENSOR", "uniform", "global "])
 def test_an_unknown_option_is_refused_with_the_allowed_ones(
     option: str, value: str
 ) -> None:
@@ -177,8 +177,8 @@ def test_the_second_name_of_a_shared_layer_is_not_a_layer_of_its_own() -> None:
     assert suggested(refused(model, ["2"])) == "0"
 
 
-def test_the_sole_feedback_is_the_papers_and_so_is_the_default_scaling() -> None:
-    assert FEEDBACKS == ("global",)
+def test_the_default_feedback_and_scaling_are_the_papers() -> None:
+    assert FEEDBACKS == ("global", "random", "dfa")
     assert SCALINGS == ("tensor", "channel", "none")
     model, x, results = network(), torch.randn(3, 4).double(), []
     for options in ({}, {"feedback": "global", "scaling": "tensor"}):

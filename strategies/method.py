@@ -1,0 +1,115 @@
+"""What the server sides of the methods share."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
+
+__all__ = ["Arrays", "FedMethod", "Reply", "uniform_mean"]
+
+Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What one client has sent back: its parameters and its metrics."""
+
+    arrays: Arrays
+    metrics: Mapping[str, Any]
+
+
+class FedMethod(FedAvg):
+    """FedAvg with hooks for what a method does on the server.
+
+    Flower's weighted mean stays as it is for everything but the parameters: buffers
+    (BatchNorm's statistics) have no gradient, and a momentum could push a variance
+    below zero.
+
+    Parameters
+    ----------
+    parameters : Collection[str], optional
+        The arrays that are parameters; all floating ones if it is not given.
+    **fedavg : Any
+        For FedAvg.
+    """
+
+    def __init__(
+        self, *, parameters: Collection[str] | None = None, **fedavg: Any
+    ) -> None:
+        super().__init__(**fedavg)
+        if isinstance(parameters, str):
+            raise ValueError(f"parameters must be a set of names, not {parameters!r}")
+        self.parameters = None if parameters is None else frozenset(parameters)
+        self._sent: Arrays = {}
+
+    def client_settings(self) -> dict[str, Any]:
+        """Return what the clients need to know, for the message's config."""
+        return {}
+
+    def arrays_to_send(self, arrays: ArrayRecord) -> ArrayRecord:
+        """Return what the clients start from, if it is not the global model."""
+        return arrays
+
+    def server_step(
+        self, sent: Arrays, mean: Arrays, replies: Sequence[Reply]
+    ) -> Arrays:
+        """Return new parameters, given those sent, their mean and the replies.
+
+        Parameters that are not returned stay the mean, bit for bit.
+        """
+        return {}
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Configure the next round of federated training."""
+        config.update(self.client_settings())
+        if self.parameters is None:
+            # Settled once: a counter that is averaged comes back as a float.
+            self.parameters = frozenset(
+                name
+                for name, array in arrays.items()
+                if np.issubdtype(np.dtype(array.dtype), np.floating)
+            )
+        arrays = self.arrays_to_send(arrays)
+        self._sent = self._decoded_parameters(arrays)
+        return super().configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Average as FedAvg does, then take the method's own step."""
+        replies = list(replies)
+        mean, metrics = super().aggregate_train(server_round, replies)
+        if mean is None:
+            return mean, metrics
+        good = [self._reply(message) for message in replies if not message.has_error()]
+        stepped = self.server_step(self._sent, self._decoded_parameters(mean), good)
+        new = {name: Array(np.asarray(values)) for name, values in stepped.items()}
+        return ArrayRecord({k: new.get(k, array) for k, array in mean.items()}), metrics
+
+    def _reply(self, message: Message) -> Reply:
+        (arrays,) = message.content.array_records.values()
+        (metrics,) = message.content.metric_records.values()
+        return Reply(self._decoded_parameters(arrays), dict(metrics))
+
+    def _decoded_parameters(self, arrays: ArrayRecord) -> Arrays:
+        names = self.parameters or frozenset()
+        return {name: arrays[name].numpy() for name in arrays if name in names}
+
+
+def uniform_mean(replies: Sequence[Reply]) -> Arrays:
+    """Return the mean in which every client counts alike, summed as Flower does it."""
+    share = 1 / len(replies)
+    mean = {name: values * share for name, values in replies[0].arrays.items()}
+    for reply in replies[1:]:
+        for name in mean:
+            mean[name] = mean[name] + reply.arrays[name] * share
+    return mean

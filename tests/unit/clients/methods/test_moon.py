@@ -1,0 +1,215 @@
+"""MOON: the contrast with the received and the last local model; the head."""
+
+import copy
+import math
+from collections import OrderedDict
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from clients import LocalTrainer, TrainSettings
+from clients.head import evaluated_on_all, features_of, head_of
+from clients.moon import MOONTrainer
+from tests.unit.clients.cases import moved, same_bits
+from tests.unit.clients.methods.methods import (
+    apart,
+    bits,
+    by_hand,
+    convnet,
+    data,
+    extras,
+    mlp,
+    moon,
+    normed,
+    of,
+    trained,
+    weights,
+)
+
+SETTINGS = TrainSettings(learning_rate=0.1, batch_size=5, epochs=2, seed=2)
+
+
+class Torchvision(nn.Module):
+    """Dropout inside the head, as MobileNetV2 and EfficientNet (in place) have it."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+        body = [nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 7)]
+        self.features = nn.Sequential(*body)
+        self.classifier = nn.Sequential(nn.Dropout(0.4, inplace), nn.Linear(7, 4))
+        self.unused = nn.Dropout()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.features(x))
+
+
+def split(model: Any) -> tuple[nn.Module, nn.Module]:
+    if isinstance(model, Torchvision):
+        return model.features, model.classifier
+    return model[:-1], model[-1]
+
+
+def cosine(a: Tensor, b: Tensor) -> Tensor:
+    return (a * b).sum(1) / (a.square().sum(1).sqrt() * b.square().sum(1).sqrt())
+
+
+def contrast(z: Tensor, near: Tensor, far: Tensor, temperature: float) -> Tensor:
+    """Return the cross-entropy of two similarities, the first being the right one."""
+    logits = torch.stack([cosine(z, near), cosine(z, far)], 1) / temperature
+    return cross_entropy(logits, torch.zeros(len(z), dtype=torch.int64))
+
+
+def previous_of(model: nn.Module) -> dict[str, Tensor]:
+    return extras("moon", model)["state"]
+
+
+@pytest.mark.parametrize(
+    "net",
+    [
+        mlp,
+        normed,
+        convnet,
+        Torchvision,
+        pytest.param(lambda: Torchvision(inplace=True), id="in-place"),
+    ],
+)
+@pytest.mark.parametrize(("mu", "temperature"), [(0.7, 0.5), (5.0, 1.0)])
+def test_a_round_minimises_the_whole_objective(
+    net: Any, mu: float, temperature: float
+) -> None:
+    """The frozen models in evaluation mode; the features before the head's dropout."""
+    model, (inputs, targets) = net().double(), data(dtype=torch.float64)
+    received, previous = copy.deepcopy(model).eval(), copy.deepcopy(model).eval()
+    previous.load_state_dict(previous_of(model))
+
+    def objective(network: nn.Module, batch: Tensor) -> Tensor:
+        x, (body, head) = inputs[batch], split(network)
+        z = body(x)
+        loss = cross_entropy(head(z.clone()), targets[batch])
+        with torch.no_grad():
+            near, far = split(received)[0](x), split(previous)[0](x)
+        return loss + mu * contrast(z, near, far, temperature)
+
+    ours, _, _ = trained(
+        MOONTrainer,
+        model,
+        SETTINGS,
+        (inputs, targets),
+        {"moon-mu": mu, "moon-temperature": temperature},
+        state=previous_of(model),
+    )
+    theirs = by_hand(model, len(inputs), SETTINGS, of(objective))
+    assert apart(weights(ours), weights(theirs)) < 1e-11
+    for a, b in zip(ours.buffers(), theirs.buffers(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-13)
+
+
+def test_two_equal_models_give_log_2_and_no_gradient() -> None:
+    model, samples = mlp().double(), data(dtype=torch.float64)
+    once = TrainSettings(batch_size=22, epochs=1)
+    plain, expected, _ = trained(LocalTrainer, model, once, samples)
+    ours, metrics, _ = trained(
+        MOONTrainer, model, once, samples, moon(3.0), state=model.state_dict()
+    )
+    more = metrics["train-loss"] - expected["train-loss"]
+    assert more == pytest.approx(3 * math.log(2), rel=1e-6)
+    assert apart(weights(ours), weights(plain)) < 1e-14
+
+
+@pytest.mark.parametrize("net", [normed, convnet, Torchvision])
+def test_the_frozen_models_leave_no_trace(net: Any) -> None:
+    model, (inputs, targets) = net(), data()
+    for _ in range(3):
+        model(inputs)  # running statistics that are not the initial ones
+    state = previous_of(model)
+    moved(model, 0.1)
+    model.train()
+    model.get_submodule("norm" if net is not Torchvision else "features.1").eval()
+    modes = [m.training for m in model.modules()]
+    before, kept = copy.deepcopy(bits(model)), copy.deepcopy(state)
+    random = torch.get_rng_state()
+    trainer = MOONTrainer(model, SETTINGS, moon(1.0), state)
+    trainer.begin(inputs, targets)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert [m.training for m in model.modules()] == modes
+    assert same_bits(bits(model), before)
+    assert same_bits(list(state.values()), list(kept.values()))
+    assert not any(m._forward_pre_hooks for m in model.modules())
+    previous = copy.deepcopy(model)
+    previous.load_state_dict(state)
+    with torch.no_grad():
+        near, far = (split(m.eval())[0](inputs) for m in (model, previous))
+    assert torch.equal(trainer.global_features, near)
+    assert torch.equal(trainer.previous_features, far)
+    assert not torch.equal(near, far)
+
+
+def test_no_gradient_reaches_the_frozen_models() -> None:
+    model, (inputs, targets) = mlp(), data()
+    state = {k: v.requires_grad_() for k, v in previous_of(model).items()}
+    trainer = MOONTrainer(model, SETTINGS, moon(1.0), state)
+    trainer.fit(inputs, targets)
+    assert not trainer.global_features.requires_grad
+    assert not trainer.previous_features.requires_grad
+    assert all(v.grad is None for v in state.values())
+
+
+@pytest.mark.parametrize("state", ["none", "some"])
+def test_the_state_is_a_copy_of_the_model_as_sent(state: str) -> None:
+    model, samples = normed(), data()
+    kept = {} if state == "none" else {"state": previous_of(model)}
+    ours, _, trainer = trained(MOONTrainer, model, SETTINGS, samples, moon(1.0), **kept)
+    new = trainer.state()
+    assert list(new) == list(ours.state_dict())
+    assert same_bits(list(new.values()), bits(ours))
+    assert new["norm.num_batches_tracked"] == 10
+    assert not any(v.requires_grad for v in new.values())
+    sent = copy.deepcopy(new)
+    moved(ours)
+    ours(samples[0])
+    assert same_bits(list(new.values()), list(sent.values()))
+
+
+def test_the_head_is_the_last_child_with_parameters() -> None:
+    model = Torchvision()
+    assert head_of(model) is model.classifier
+    pooled = nn.Sequential(
+        OrderedDict(a=nn.Linear(2, 2), fc=nn.Linear(2, 2), pool=nn.Flatten())
+    )
+    assert head_of(pooled) is pooled.fc
+    for model in (nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.ReLU())):
+        with pytest.raises(ValueError, match="no body and head"):
+            head_of(model)
+
+
+def test_the_features_of_every_pass_and_no_hook_after_an_error() -> None:
+    model, (inputs, _) = mlp(), data()
+    with features_of(model) as seen:
+        model(inputs)
+        model(inputs[:2])
+    assert torch.equal(seen[0], model[:-1](inputs))
+    assert torch.equal(seen[1], model[:-1](inputs[:2]))
+    model(inputs)
+    assert len(seen) == 2
+    with pytest.raises(RuntimeError), features_of(model):
+        model(torch.ones(1, 5))
+    assert not head_of(model)._forward_pre_hooks
+
+
+def test_all_samples_in_their_order_and_the_modes_after_an_error() -> None:
+    """1100 samples are more than two portions of 512."""
+    model, inputs = normed().double(), torch.randn(1100, 6).double()
+    model.drop.eval()
+    modes = [m.training for m in model.modules()]
+    outputs = evaluated_on_all(model, inputs, model)
+    assert [m.training for m in model.modules()] == modes
+    assert not outputs.requires_grad
+    with torch.no_grad():
+        expected = copy.deepcopy(model).eval()(inputs)
+    torch.testing.assert_close(outputs, expected, rtol=1e-12, atol=1e-14)
+    with pytest.raises(RuntimeError):
+        evaluated_on_all(model, inputs[:, :5], model)
+    assert [m.training for m in model.modules()] == modes
