@@ -5,25 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from clients import LocalTrainer
-from clients.fedacg import FedACGTrainer
-from clients.feddyn import FedDynTrainer
-from clients.fedlc import FedLCTrainer
-from clients.fedprox import FedProxTrainer
-from clients.fedrs import FedRSTrainer
-from clients.fedsol import FedSOLTrainer
-from clients.moon import MOONTrainer
-from clients.scaffold import ScaffoldTrainer
-from strategies import FLFAFedAvg, LayerSelection
-from strategies.fedacg import FLFAFedACG
-from strategies.feddyn import FLFAFedDyn
-from strategies.fedlc import FLFAFedLC
-from strategies.fedprox import FLFAFedProx
-from strategies.fedrs import FLFAFedRS
-from strategies.fedsol import FLFAFedSOL
-from strategies.momentum import FLFAServerMomentum
-from strategies.moon import FLFAMOON
-from strategies.scaffold import FLFAScaffold
+from clients import (
+    FedACGTrainer,
+    FedDynTrainer,
+    FedLCTrainer,
+    FedProxTrainer,
+    FedRSTrainer,
+    FedSOLTrainer,
+    LocalTrainer,
+    MOONTrainer,
+    ScaffoldTrainer,
+)
+from strategies import (
+    FLFAMOON,
+    FLFAFedACG,
+    FLFAFedAvg,
+    FLFAFedDyn,
+    FLFAFedLC,
+    FLFAFedProx,
+    FLFAFedRS,
+    FLFAFedSOL,
+    FLFAScaffold,
+    FLFAServerMomentum,
+    LayerSelection,
+)
 
 __all__ = ["ALGORITHMS", "Method"]
 
