@@ -4,30 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from types import MethodType
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from .ablations import DirectForward, OutputError, random_feedback
-from .feedback import ConvFeedback, LinearFeedback
+from .forward import FeedbackForward
 from .layers import eligible_layers
 
 __all__ = ["FEEDBACKS", "SCALINGS", "feedback_alignment", "held_scales"]
 
 FEEDBACKS = ("global", "random", "dfa")
 SCALINGS = ("tensor", "channel", "none")
-
-_CONVOLUTIONS = {
-    nn.Conv1d: functional.conv1d,
-    nn.Conv2d: functional.conv2d,
-    nn.Conv3d: functional.conv3d,
-}
 
 
 @contextmanager
@@ -99,7 +90,7 @@ def feedback_alignment(
                 weight = _weight_on_entry(layer)
                 if feedback == "random":
                     weight = random_feedback(name, weight, seed)
-                forward = _FeedbackForward(layer, weight, scaling)
+                forward = FeedbackForward(layer, weight, scaling)
             stack.enter_context(_attached(layer, forward))
         yield
 
@@ -127,7 +118,7 @@ def held_scales(model: nn.Module) -> Iterator[None]:
     step, not the moved ones.
     """
     aligned = [vars(layer).get("forward") for layer in model.modules()]
-    forwards = [f for f in aligned if isinstance(f, _FeedbackForward)]
+    forwards = [f for f in aligned if isinstance(f, FeedbackForward)]
     for forward in forwards:
         forward.holds = True
     try:
@@ -135,65 +126,6 @@ def held_scales(model: nn.Module) -> Iterator[None]:
     finally:
         for forward in forwards:
             forward.holds = False
-
-
-class _FeedbackForward:
-    """The ``forward`` of one aligned layer; a copy of the layer gets a plain one."""
-
-    def __init__(self, layer: nn.Module, feedback: Tensor, scaling: str) -> None:
-        self.layer: Any = layer
-        self.feedback = feedback
-        self.norm_dims = {
-            "tensor": tuple(range(self.feedback.dim())),
-            "channel": tuple(range(1, self.feedback.dim())),
-            "none": None,
-        }[scaling]
-        self.norm = self._norm(self.feedback)
-        self.scale = None if self.norm is None else torch.ones_like(self.norm)
-        self.holds = False
-
-    def __call__(self, input: Tensor) -> Tensor:
-        layer = self.layer
-        if not (torch.is_grad_enabled() and input.requires_grad):
-            # No error to propagate: the first layer, or an evaluation.
-            plain: Tensor = type(layer).forward(layer, input)
-            return plain
-        inputs = _as_autocast_would(input)
-        weight = layer.weight  # read once: a parametrised weight is computed here
-        if not self.holds:
-            self.scale = self._scale(weight)
-        scale = self.scale
-        if isinstance(layer, nn.Linear):
-            outputs = functional.linear(inputs.detach(), weight, layer.bias)
-            return _apply(LinearFeedback, inputs, outputs, self.feedback, scale)
-        return _aligned_convolution(layer, inputs, weight, self.feedback, scale)
-
-    def _norm(self, weight: Tensor) -> Tensor | None:
-        if self.norm_dims is None:
-            return None
-        norm: Tensor = torch.linalg.vector_norm(
-            weight.detach(),
-            dim=self.norm_dims,
-            keepdim=True,
-            # Half precision would give the scale three digits.
-            dtype=torch.promote_types(weight.dtype, torch.float32),
-        )
-        return norm
-
-    def _scale(self, weight: Tensor) -> Tensor | None:
-        """Return ``|w| / |W|``, exactly 1 while the weight is the one on entry."""
-        norm = self._norm(weight)
-        if norm is None or self.norm is None:
-            return None
-        return torch.where(self.norm > 0, norm / self.norm, 1.0)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # For copy and pickle: the layer they make is not in this block.
-        return _plain_forward, (self.layer,)
-
-
-def _plain_forward(layer: nn.Module) -> Any:
-    return MethodType(type(layer).forward, layer)
 
 
 def _weight_on_entry(layer: Any) -> Tensor:
@@ -216,46 +148,3 @@ def _weight_on_entry(layer: Any) -> Tensor:
     finally:
         for module, training in modes:
             module.training = training
-
-
-def _as_autocast_would(inputs: Tensor) -> Tensor:
-    """Cast as autocast is about to, so that input and gradient have one precision."""
-    device = inputs.device.type
-    if torch.is_autocast_enabled(device) and inputs.dtype is not torch.float64:
-        return inputs.to(torch.get_autocast_dtype(device))
-    return inputs
-
-
-def _aligned_convolution(
-    layer: Any, inputs: Tensor, weight: Tensor, feedback: Tensor, scale: Tensor | None
-) -> Tensor:
-    convolve = next(f for kind, f in _CONVOLUTIONS.items() if isinstance(layer, kind))
-    unbatched = inputs.dim() == weight.dim() - 1
-    if unbatched:
-        inputs = inputs.unsqueeze(0)
-    inputs, padding = _pad(layer, inputs)
-    geometry = (layer.stride, padding, layer.dilation, layer.groups)
-    outputs = convolve(inputs.detach(), weight, layer.bias, *geometry)
-    joined = _apply(ConvFeedback, inputs, outputs, feedback, scale, *geometry)
-    return joined.squeeze(0) if unbatched else joined
-
-
-def _pad(layer: Any, inputs: Tensor) -> tuple[Tensor, tuple[int, ...]]:
-    """Pad as far as the convolution cannot; autograd differentiates this part."""
-    # (before, after) for each axis, the last axis first.
-    margins = layer._reversed_padding_repeated_twice
-    before, after = margins[0::2], margins[1::2]
-    if layer.padding_mode != "zeros":
-        padded = functional.pad(inputs, margins, layer.padding_mode)
-        return padded, (0,) * len(before)
-    if not isinstance(layer.padding, str):
-        return inputs, layer.padding
-    if before != after:
-        uneven = [m for b, a in zip(before, after, strict=True) for m in (0, a - b)]
-        inputs = functional.pad(inputs, uneven)
-    return inputs, tuple(reversed(before))
-
-
-def _apply(function: Any, *args: Any) -> Tensor:
-    joined: Tensor = function.apply(*args)
-    return joined
