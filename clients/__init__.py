@@ -1,6 +1,7 @@
 """The client side of FLFA: torch, and nothing of Flower."""
 
 from .alignment import feedback_alignment
+from .diagnostics import feedback_diagnostics
 from .fedacg import FedACGTrainer
 from .feddyn import FedDynTrainer
 from .fedlc import FedLCTrainer
@@ -8,6 +9,7 @@ from .fedprox import FedProxTrainer
 from .fedrs import FedRSTrainer
 from .fedsol import FedSOLTrainer
 from .layers import effective_layers, eligible_layers
+from .memory import keep_freed_memory
 from .moon import MOONTrainer
 from .scaffold import ScaffoldTrainer
 from .settings import TrainSettings, aligned_layers
@@ -29,4 +31,6 @@ __all__ = [
     "effective_layers",
     "eligible_layers",
     "feedback_alignment",
+    "feedback_diagnostics",
+    "keep_freed_memory",
 ]

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from .alignment import held_scales
-from .head import evaluated_on_all, features_of, head_of
+from .batchnorm import without_statistics
+from .frozen import FrozenOutputs
+from .head import features_of, head_of
 from .trainer import LocalTrainer
 
 __all__ = ["FedSOLTrainer"]
@@ -36,7 +37,7 @@ class FedSOLTrainer(LocalTrainer):
     """
 
     def begin(self, inputs: Tensor, targets: Tensor) -> None:
-        """Compute the received model's logits, once for the round."""
+        """Keep the received model for its logits."""
         self.rho = float(self.config["fedsol-rho"])
         self.adaptive = self.config["fedsol-variant"] == "adaptive"
         self.head_only = self.config["fedsol-part"] == "head"
@@ -46,7 +47,9 @@ class FedSOLTrainer(LocalTrainer):
         self.active = self.rho != 0 and bool(self.perturbed)
         self.at_received = True
         if self.active:
-            self.anchor_logits = evaluated_on_all(self.model, inputs, self.model)
+            self.anchor_logits = FrozenOutputs(
+                self.model, _logits, inputs, augmented=self.augmented
+            )
             self.devices = [inputs.device] if inputs.device.type == "cuda" else []
 
     def compute_gradients(self, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -57,10 +60,10 @@ class FedSOLTrainer(LocalTrainer):
         if self.head_only:
             return self._head_gradients(inputs, targets)
         with torch.random.fork_rng(self.devices):
-            proximal = self._proximal_gradients(self.model(inputs))
+            proximal = self._proximal_gradients(inputs, self.model(inputs))
         with (
             held_scales(self.model),
-            _without_statistics(self.model),
+            without_statistics(self.model),
             self._perturbation(proximal),
         ):
             return super().compute_gradients(inputs, targets)
@@ -76,10 +79,10 @@ class FedSOLTrainer(LocalTrainer):
                 logits = self.model(inputs)
         finally:
             before.remove()
-        proximal = self._proximal_gradients(logits)
+        proximal = self._proximal_gradients(inputs, logits)
         with (
             held_scales(head),
-            _without_statistics(head),
+            without_statistics(head),
             self._perturbation(proximal),
             torch.random.fork_rng(self.devices),
         ):
@@ -89,8 +92,8 @@ class FedSOLTrainer(LocalTrainer):
             loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
-    def _proximal_gradients(self, logits: Tensor) -> list[Tensor]:
-        received = self.anchor_logits[self.batch] / DISTILLATION_TEMPERATURE
+    def _proximal_gradients(self, inputs: Tensor, logits: Tensor) -> list[Tensor]:
+        received = self.anchor_logits.of(self.batch, inputs) / DISTILLATION_TEMPERATURE
         divergence = functional.kl_div(
             functional.log_softmax(logits / DISTILLATION_TEMPERATURE, 1),
             functional.softmax(received, 1),
@@ -122,25 +125,16 @@ class FedSOLTrainer(LocalTrainer):
                 torch._foreach_copy_(self.perturbed, saved)
 
 
+def _logits(model: nn.Module, inputs: Tensor) -> Tensor:
+    logits: Tensor = model(inputs)
+    return logits
+
+
 def _share(moved: Tensor) -> Tensor:
     """Return ``|d|`` over its norm along the first axis; 0 where that is 0."""
     sizes = moved.abs()
     norms = torch.linalg.vector_norm(sizes, dim=0, keepdim=True)
     return torch.where(norms > 0, sizes / norms, 0.0)
-
-
-@contextmanager
-def _without_statistics(model: nn.Module) -> Iterator[None]:
-    """Let BatchNorm use the batch, and neither running statistics nor counters."""
-    norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
-    tracking = [m for m in norms if m.training and m.track_running_stats]
-    for norm in tracking:
-        norm.track_running_stats = False
-    try:
-        yield
-    finally:
-        for norm in tracking:
-            norm.track_running_stats = True
 
 
 def _random_state(devices: list[torch.device]) -> list[Tensor]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
 from torch import Tensor, nn
 
-__all__ = ["evaluated_on_all", "features_of", "head_of"]
-
-BATCH = 512
+__all__ = ["features_of", "head_of"]
 
 
 def head_of(model: nn.Module) -> nn.Module:
@@ -36,20 +33,3 @@ def features_of(model: nn.Module) -> Iterator[list[Tensor]]:
         yield seen
     finally:
         hook.remove()
-
-
-def evaluated_on_all(
-    model: nn.Module, inputs: Tensor, output: Callable[[Tensor], Tensor]
-) -> Tensor:
-    """Apply ``output`` to all samples, with ``model`` in evaluation mode, no gradients.
-
-    The modes of the model's modules are left as they were.
-    """
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            return torch.cat([output(batch) for batch in torch.split(inputs, BATCH)])
-    finally:
-        for module, training in modes:
-            module.training = training

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .head import evaluated_on_all, features_of, head_of
+from .frozen import FrozenOutputs
+from .head import features_of, head_of
 from .trainer import LocalTrainer
 
 __all__ = ["MOONTrainer"]
@@ -20,12 +20,12 @@ class MOONTrainer(LocalTrainer):
     z are the features before the head (no projection head, as in the FLFA paper's
     earlier code), z_g the received model's, z_p those of this client's model when it
     last took part. Both are of frozen models in evaluation mode and are computed once a
-    round. A client without state skips the term: with z_p = z_g its gradient is zero.
-    mu = 0 is FedAvg.
+    round, or in every step where the inputs are augmented. A client without state skips
+    the term: with z_p = z_g its gradient is zero. mu = 0 is FedAvg.
     """
 
     def begin(self, inputs: Tensor, targets: Tensor) -> None:
-        """Compute the features of the two frozen models."""
+        """Freeze the two models to contrast with."""
         self.mu = float(self.config["moon-mu"])
         self.temperature = float(self.config["moon-temperature"])
         self.active = self.mu != 0 and bool(self.received_state)
@@ -34,8 +34,10 @@ class MOONTrainer(LocalTrainer):
         if self.active:
             previous = copy.deepcopy(self.model)
             previous.load_state_dict(self.received_state)
-            self.global_features = _features(self.model, inputs)
-            self.previous_features = _features(previous, inputs)
+            self.global_features, self.previous_features = (
+                FrozenOutputs(model, _features, inputs, augmented=self.augmented)
+                for model in (self.model, previous)
+            )
 
     def compute_gradients(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Fill the gradients of the loss with the contrastive term."""
@@ -43,9 +45,8 @@ class MOONTrainer(LocalTrainer):
             return super().compute_gradients(inputs, targets)
         with features_of(self.model) as seen:
             outputs = self.model(inputs)
-        loss = self.loss(outputs, targets) + self.mu * self._contrast(
-            seen[0].flatten(1)
-        )
+        contrast = self._contrast(inputs, seen[0].flatten(1))
+        loss = self.loss(outputs, targets) + self.mu * contrast
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
@@ -53,16 +54,17 @@ class MOONTrainer(LocalTrainer):
         """Return the model as it is sent."""
         return {k: v.detach().clone() for k, v in self.model.state_dict().items()}
 
-    def _contrast(self, features: Tensor) -> Tensor:
-        near = functional.cosine_similarity(features, self.global_features[self.batch])
-        far = functional.cosine_similarity(features, self.previous_features[self.batch])
-        return functional.softplus((far - near) / self.temperature).mean()
+    def _contrast(self, inputs: Tensor, features: Tensor) -> Tensor:
+        near, far = (
+            functional.normalize(frozen.of(self.batch, inputs))
+            for frozen in (self.global_features, self.previous_features)
+        )
+        # Both cosines in one product: z is normalised, and differentiated, once.
+        apart = (functional.normalize(features) * (far - near)).sum(1)
+        return functional.softplus(apart / self.temperature).mean()
 
 
 def _features(model: nn.Module, inputs: Tensor) -> Tensor:
-    def features(batch: Tensor) -> Tensor:
-        with features_of(model) as seen:
-            model(batch)
-        return torch.flatten(seen[0], 1)
-
-    return evaluated_on_all(model, inputs, features)
+    with features_of(model) as seen:
+        model(inputs)
+    return seen[0].flatten(1)

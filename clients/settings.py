@@ -51,8 +51,13 @@ class TrainSettings:
         As in :func:`~.alignment.feedback_alignment`.
     feedback_seed : int (default: 0)
         Of random feedback; the same for all clients.
+    augmentation : str (default: "none")
+        What happens to the images of each batch; see :func:`~.augmentation.augment`.
+    diagnostics : bool (default: False)
+        Whether the aligned layers are measured after training; see
+        :func:`~.diagnostics.feedback_diagnostics`.
     seed : int
-        Decides batch order and dropout, and nothing else does.
+        Decides batch order, augmentation and dropout, and nothing else does.
     """
 
     learning_rate: float = 0.01
@@ -65,6 +70,8 @@ class TrainSettings:
     feedback: str = "global"
     scaling: str = "tensor"
     feedback_seed: int = 0
+    augmentation: str = "none"
+    diagnostics: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -9,12 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from .alignment import feedback_alignment
+from .augmentation import augment
+from .batchnorm import running_statistics_if
+from .diagnostics import feedback_diagnostics
 from .settings import TrainSettings
 
 __all__ = ["LocalTrainer", "TrainingDivergedError"]
+
+
+CROPS = 0x5EED
+"""Sets the seed of the augmentation apart from that of the batch order."""
 
 
 class TrainingDivergedError(RuntimeError):
@@ -46,6 +52,8 @@ class LocalTrainer:
 
     Attributes
     ----------
+    augmented : bool
+        Whether a sample is another one in each step.
     batch : Tensor
         Which of the local samples are in the present step.
     """
@@ -63,6 +71,7 @@ class LocalTrainer:
         self.config = dict(config or {})
         self.received_state = dict(state or {})
         self.received = dict(received or {})
+        self.augmented = settings.augmentation != "none"
         self.batch = torch.empty(0, dtype=torch.int64)
 
     def begin(self, inputs: Tensor, targets: Tensor) -> None:
@@ -101,7 +110,9 @@ class LocalTrainer:
         -------
         dict[str, float]
             ``train-loss``: mean over the samples of the last epoch. ``steps``: SGD
-            steps taken.
+            steps taken. What :meth:`report` adds. With diagnostics, what
+            :func:`~.diagnostics.feedback_diagnostics` measures on the first samples
+            with the weights at the end.
 
         Raises
         ------
@@ -114,6 +125,7 @@ class LocalTrainer:
                 f"{len(inputs)} samples and {len(targets)} targets"
             )
         settings = self.settings
+        inputs = _channels_last(inputs)
         optimizer = torch.optim.SGD(
             self.model.parameters(),
             lr=settings.learning_rate,
@@ -123,8 +135,11 @@ class LocalTrainer:
         devices = [inputs.device] if inputs.device.type == "cuda" else []
         finite_before = _finite_tensors(self.model)
         mean_loss, steps = 0.0, 0
-        # The generator decides the batch order, the forked global state dropout.
+        # Generators of their own for batch order and augmentation; dropout has the
+        # forked global state. What a method draws moves none of them.
         order = torch.Generator().manual_seed(settings.seed)
+        crops = torch.Generator().manual_seed(settings.seed ^ CROPS)
+        measured: dict[str, float] = {}
         with (
             self._begun(devices, inputs, targets),
             feedback_alignment(
@@ -139,15 +154,20 @@ class LocalTrainer:
                 total = torch.zeros((), device=inputs.device)
                 for batch in self._batches(len(inputs), order):
                     self.batch = batch.to(inputs.device)
-                    total += self._step(
-                        optimizer, inputs[self.batch], targets[self.batch]
-                    )
+                    images = augment(inputs[self.batch], settings.augmentation, crops)
+                    total += self._step(optimizer, images, targets[self.batch])
                     steps += 1
                 # One look an epoch: a look a step would make a GPU wait.
                 mean_loss = float(total) / len(inputs)
                 self._check_loss(mean_loss, epoch)
+            if settings.diagnostics:
+                first = inputs[: settings.batch_size], targets[: settings.batch_size]
+                measured = feedback_diagnostics(
+                    self.model, settings.fa_layers, *first, self.loss
+                )
         self._check_weights(finite_before)
-        return {"train-loss": mean_loss, "steps": steps, **self.report(steps)}
+        report = self.report(steps)
+        return {"train-loss": mean_loss, "steps": steps, **report, **measured}
 
     @contextmanager
     def _begun(
@@ -173,7 +193,7 @@ class LocalTrainer:
         optimizer.zero_grad()
         # One sample has no batch statistics (on a 1x1 map BatchNorm would raise): it is
         # normalised with the running ones.
-        with _running_statistics(self.model if len(inputs) == 1 else None):
+        with running_statistics_if(len(inputs) == 1, self.model):
             loss = self.compute_gradients(inputs, targets)
         with torch.no_grad():
             self.edit_gradients()
@@ -199,18 +219,16 @@ class LocalTrainer:
             )
 
 
-@contextmanager
-def _running_statistics(model: nn.Module | None) -> Iterator[None]:
-    """Let the BatchNorms of a model, if any, use their running statistics."""
-    norms = [m for m in model.modules() if isinstance(m, _BatchNorm)] if model else []
-    training = [norm for norm in norms if norm.training]
-    for norm in training:
-        norm.eval()
-    try:
-        yield
-    finally:
-        for norm in training:
-            norm.train()
+def _channels_last(inputs: Tensor) -> Tensor:
+    """Return images in the layout in which a CPU trains a quarter faster.
+
+    The layers follow the layout of their input; weights keep theirs.
+    """
+    if inputs.dim() != 4 or inputs.device.type != "cpu":
+        return inputs
+    # Not `contiguous`: it leaves one channel as it is, and the layers go by strides.
+    laid_out = torch.empty_like(inputs, memory_format=torch.channels_last)
+    return laid_out.copy_(inputs)
 
 
 def _finite_tensors(model: nn.Module) -> set[str]:

@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
-from clients import TrainSettings, aligned_layers
+from clients import TrainSettings, aligned_layers, keep_freed_memory
 from flfa_app.arrays import load_arrays, to_arrays
 from flfa_app.config import RunConfig
 from flfa_app.registry import ALGORITHMS
@@ -41,6 +41,7 @@ def train(message: Message, context: Context) -> Message:
     config = RunConfig.parse(context.run_config)
     # One number for every machine: results depend on it in the last bits.
     torch.set_num_threads(config.threads_per_client)
+    keep_freed_memory()
     partition_id, num_partitions = _partition_of(context)
     inputs, targets = shard_of(config, partition_id, num_partitions, device_of(config))
     model = _resident_model(config)
@@ -59,6 +60,8 @@ def train(message: Message, context: Context) -> Message:
         feedback=config.feedback,
         scaling=config.scaling,
         feedback_seed=config.seed,
+        augmentation=config.augmentation,
+        diagnostics=config.diagnostics,
         seed=client_seed(config.seed, server_round, partition_id),
     )
     method = ALGORITHMS[config.algorithm]

@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from clients.alignment import FEEDBACKS, SCALINGS
+from clients.augmentation import AUGMENTATIONS
 from flfa_app.data import DATASETS, PARTITIONERS
 from flfa_app.models import MODELS, NORMS
 from flfa_app.registry import ALGORITHMS
@@ -85,6 +86,7 @@ class RunConfig:
     candidates: str = _one_of(("effective", "all"))
     feedback: str = _one_of(FEEDBACKS)
     scaling: str = _one_of(SCALINGS)
+    diagnostics: bool = _flag()
 
     fedprox_mu: float = _real("0")
     fedavgm_form: str = _one_of(FORMS)
@@ -118,6 +120,7 @@ class RunConfig:
     min_available_nodes: int = _whole(1)
     local_epochs: int = _whole(1)
     batch_size: int = _whole(1)
+    augmentation: str = _one_of(AUGMENTATIONS)
     learning_rate: float = _real("> 0")
     lr_decay: float = _real("> 0", "1")
     momentum: float = _real("0", "< 1")
@@ -135,8 +138,9 @@ class RunConfig:
         problems = [_unknown(key, checks) for key in run_config if key not in checks]
         wrong = {key: _problem(key, check, run_config) for key, check in checks.items()}
         problems += [problem for problem in wrong.values() if problem]
-        if not (wrong["flfa"] or wrong["fixed-fa-layers"]):
-            problems += _contradictions(run_config)
+        problems += _contradictions(
+            {key: run_config[key] for key in checks if not wrong[key]}
+        )
         if problems:
             raise ConfigError(
                 "the run config cannot be used:\n"
@@ -184,20 +188,26 @@ def _problem(key: str, check: _Check, given: Mapping[str, Any]) -> str | None:
     return f"{key} is {value!r}; it must be {check.allowed}"
 
 
-def _contradictions(given: Mapping[str, Any]) -> list[str]:
+def _contradictions(right: Mapping[str, Any]) -> list[str]:
     """Return what is wrong between keys that are right one by one."""
-    rule, layers = given["flfa"], given["fixed-fa-layers"]
-    if rule == "fixed" and not _names(layers):
-        return [
+    problems = []
+    rule, layers = right.get("flfa"), right.get("fixed-fa-layers")
+    if rule == "fixed" and layers is not None and not _names(layers):
+        problems.append(
             "fixed-fa-layers is empty, but flfa is 'fixed'; name the layers, separated "
             "by commas"
-        ]
-    if rule != "fixed" and _names(layers):
-        return [
+        )
+    if rule not in (None, "fixed") and layers is not None and _names(layers):
+        problems.append(
             f"fixed-fa-layers is {layers!r}, but flfa is {rule!r}; set flfa to 'fixed' "
             "or leave fixed-fa-layers empty"
-        ]
-    return []
+        )
+    if right.get("feedback") == "dfa" and right.get("scaling", "tensor") != "tensor":
+        problems.append(
+            f"scaling is {right['scaling']!r}, but feedback is 'dfa', which has no "
+            "weight to rescale; set scaling to 'tensor'"
+        )
+    return problems
 
 
 def _names(text: str) -> tuple[str, ...]:

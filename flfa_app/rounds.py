@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from logging import INFO, WARNING, LogRecord, getLogger
 from typing import Any
@@ -14,6 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
+from clients.diagnostics import ANGLE, ERROR
 from flfa_app.arrays import with_dtypes_of
 from flfa_app.config import RunConfig
 from flfa_app.roster import Member, Participants, Roster
@@ -99,6 +100,7 @@ def run_rounds(
             "failed": _failed(members, replies, roster),
             "bytes-sent": sum(_size(message.content) for message in messages),
             "bytes-received": sum(_size(reply.content) for reply in replies),
+            **_diagnostics(metrics, selected),
             "seconds": {name: round(value, 3) for name, value in seconds.items()},
         }
         record(row)
@@ -165,6 +167,19 @@ def _all_scores(
     scores = {**strategy.scores, **strategy.observed_scores}
     layers = (name.removesuffix(".weight") for name in parameters)
     return {layer: scores[layer] for layer in layers if layer in scores}
+
+
+def _diagnostics(metrics: Mapping[str, Any], selected: Sequence[str]) -> Row:
+    """Return the clients' mean angle and error of each layer, if they measured them."""
+    measured = {
+        layer: {
+            name: metrics[f"{key}/{layer}"]
+            for name, key in (("angle", ANGLE), ("error", ERROR))
+            if f"{key}/{layer}" in metrics
+        }
+        for layer in selected
+    }
+    return {"diagnostics": measured} if any(measured.values()) else {}
 
 
 def _size(content: RecordDict) -> int:

@@ -1,0 +1,108 @@
+"""``python -m benchmarks.convergence``: every method on the digits, with ``flwr run``.
+
+All methods of the registry, without and with FLFA, with the keys of ``pyproject.toml``:
+20 simulated nodes, 30 rounds, one seed. Score, drift and the bytes of a message.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from flfa_app.launch import (
+    PROJECT,
+    add_options,
+    launch,
+    read_overrides,
+    reporting_errors,
+)
+from flfa_app.registry import ALGORITHMS
+from flfa_app.superlink import local_superlink
+
+__all__ = ["main"]
+
+RULE = "lowest"
+GOAL = 0.85
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status: 1 if a method does not converge."""
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks.convergence", description=__doc__
+    )
+    add_options(parser)
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    options = parser.parse_args(arguments)
+    return reporting_errors(lambda: _measure(options))
+
+
+def _measure(options: argparse.Namespace) -> None:
+    given = read_overrides(options.run_config, options.nodes)
+    rows: list[dict[str, Any]] = []
+    with local_superlink(PROJECT) as superlink:
+        for algorithm in ALGORITHMS:
+            for rule in ("none", RULE):
+                overrides = {**given, "algorithm": algorithm, "flfa": rule}
+                Console(stderr=True).print(f"{algorithm}, flfa = {rule} ...")
+                rows.append(_row(launch(superlink, options, overrides)))
+    if options.json:
+        options.json.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
+    Console(highlight=False, soft_wrap=True).print(_table(rows), markup=False)
+    if low := [row["method"] for row in rows if row["final-accuracy"] <= GOAL]:
+        raise RuntimeError(f"not above {GOAL:.0%} at the end: {', '.join(low)}")
+
+
+def _row(results: Path) -> dict[str, Any]:
+    config = json.loads((results / "config.json").read_text())["run-config"]
+    summary = json.loads((results / "summary.json").read_text())
+    lines = (results / "metrics.jsonl").read_text().splitlines()
+    rounds = [json.loads(line) for line in lines]
+    sent = sum(len(row["participants"]) for row in rounds)
+    replied = sent - sum(len(row["failed"]) for row in rounds)
+    return {
+        "method": config["algorithm"],
+        "flfa": config["flfa"] != "none",
+        "score": summary["score"],
+        "final-accuracy": summary["final-accuracy"],
+        "mean-drift": summary["mean-drift"],
+        "bytes-down": sum(row["bytes-sent"] for row in rounds) / sent,
+        "bytes-up": sum(row["bytes-received"] for row in rounds) / replied,
+    }
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    """Return a Markdown table, a line for each method."""
+    plain, flfa = (
+        {r["method"]: r for r in rows if r["flfa"] is f} for f in (False, True)
+    )
+    base = plain["fedavg"]
+    lines = [
+        "| method | score | with FLFA | drift | with FLFA | extra bytes down | "
+        "with FLFA | extra bytes up |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for name, row in plain.items():
+        down, fa_down, up = (
+            f"{row_[key] - base[key]:,.1f}"
+            for row_, key in (
+                (row, "bytes-down"),
+                (flfa[name], "bytes-down"),
+                (row, "bytes-up"),
+            )
+        )
+        lines.append(
+            f"| `{name}` | {row['score']:.2%} | {flfa[name]['score']:.2%} | "
+            f"{row['mean-drift']:.3f} | {flfa[name]['mean-drift']:.3f} | "
+            f"{down} | {fa_down} | {up} |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

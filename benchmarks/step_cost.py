@@ -1,0 +1,215 @@
+"""``python -m benchmarks.step_cost``: a client's round, by method, relative to FedAvg.
+
+A client trains for one round of five epochs on 128 images of 28x28 pixels, batch 64, on
+one thread: loading the received weights, training, and what it keeps. It has taken part
+before, so all of a method's work is there. The data is noise: what is computed does not
+depend on it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, cycle, repeat
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import tomli
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from benchmarks.timing import (
+    Pause,
+    at_one_speed,
+    interleaved,
+    machine,
+    quartiles,
+    typical,
+)
+from clients import LocalTrainer, TrainSettings, effective_layers, keep_freed_memory
+from flfa_app.models import build_model
+from flfa_app.registry import ALGORITHMS
+
+__all__ = ["main"]
+
+SAMPLES, CHANNELS, SIZE, CLASSES = 128, 3, 28, 8
+# The app's default of the small net, and what the paper's settings use.
+NORMS = {"cnn": "group", "mobilenet_v2": "batch"}
+REPETITIONS = {"cnn": 30, "mobilenet_v2": 8}
+
+
+class Arm(NamedTuple):
+    """A method as it is measured, and what is known and asked of its cost."""
+
+    algorithm: str
+    goal: float | None = None
+    paper: float | None = None
+    keys: Mapping[str, Any] = MappingProxyType({})
+    augmentation: str = "none"
+    base: str = "fedavg"
+
+
+# `paper` is Table 1, BloodMNIST, without FLFA.
+ARMS = {
+    "fedavg": Arm("fedavg", paper=1.0),
+    "fedprox": Arm("fedprox", 1.08, 2.01),
+    "fedavgm": Arm("fedavgm", None, 1.0),
+    "moon": Arm("moon", 1.25),
+    "fedavg-augmented": Arm("fedavg", augmentation="crop-flip"),
+    "moon-augmented": Arm(
+        "moon", 1.70, 1.69, augmentation="crop-flip", base="fedavg-augmented"
+    ),
+    "fedsol": Arm("fedsol", 2.2, 3.10),
+    "fedsol-head": Arm("fedsol", 1.5, keys={"fedsol-part": "head"}),
+    "fedrs": Arm("fedrs", 1.05, 1.08),
+    "fedlc": Arm("fedlc", 1.05, 1.07),
+    "fedacg": Arm("fedacg", 1.08, 2.22),
+    "feddyn": Arm("feddyn", 1.08),
+    "scaffold": Arm("scaffold", 1.08),
+}
+FLFA_GOAL = 1.02
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks.step_cost", description=__doc__
+    )
+    parser.add_argument(
+        "--model", choices=NORMS, help="measure this one only (default: all)"
+    )
+    parser.add_argument(
+        "--repetitions", type=int, help=f"of each arm (default: {REPETITIONS})"
+    )
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    options = parser.parse_args(arguments)
+    if options.repetitions is not None and options.repetitions < 2:
+        parser.error("--repetitions must be 2 or more")
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    models = [options.model] if options.model else list(NORMS)
+    rows = []
+    for model in models:
+        measured = _measure(model, options.repetitions or REPETITIONS[model])
+        _print_table(model, measured)
+        rows += measured
+    if options.json:
+        named = models[0] if len(models) == 1 else models
+        content = {"model": named, "machine": machine(), "rows": rows}
+        options.json.write_text(json.dumps(content, indent=1) + "\n")
+    return 0
+
+
+def _measure(model: str, repetitions: int) -> list[dict[str, Any]]:
+    arms: dict[tuple[str, bool], Callable[[Pause], Any]] = {}
+    for name, arm in ARMS.items():
+        # Side by side, because they are compared most closely.
+        for flfa in (False, True):
+            arms[name, flfa] = _Client(model, arm, flfa=flfa)
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(model, total=repetitions + 1)
+        seconds = interleaved(arms, repetitions, lambda: progress.advance(task))
+    times = at_one_speed(seconds)
+    rows = []
+    for (name, flfa), taken in times.items():
+        base = typical(times[ARMS[name].base, False])
+        row: dict[str, Any] = {"model": model, "method": name, "flfa": flfa}
+        row["ratio"] = round(typical(taken) / base, 4)
+        row["quartiles"] = [round(x / base, 4) for x in quartiles(taken)]
+        own = typical(times[name, False])
+        row["ratio-to-own-base"] = round(typical(taken) / own, 4)
+        rows.append(row)
+    return rows
+
+
+class _Client:
+    """One client, with a model of its own and data that does not matter."""
+
+    def __init__(self, model: str, arm: Arm, *, flfa: bool) -> None:
+        draw = torch.Generator().manual_seed(0)
+        self.inputs = torch.randn(SAMPLES, CHANNELS, SIZE, SIZE, generator=draw)
+        self.targets = torch.randint(CLASSES, (SAMPLES,), generator=draw)
+        self.model = build_model(
+            model,
+            channels=CHANNELS,
+            size=SIZE,
+            classes=CLASSES,
+            norm=NORMS[model],
+            seed=0,
+        )
+        self.weights = {k: v.clone() for k, v in self.model.state_dict().items()}
+        self.arm = arm
+        self.layers = self._layers_in_turn() if flfa else cycle([()])
+        self.state: dict[str, torch.Tensor] = {}
+
+    def __call__(self, pause: Pause) -> None:
+        """Do what this client does in a round; pause between the steps."""
+        self.model.load_state_dict(self.weights)
+        keys = _run_config() | dict(self.arm.keys)
+        trainer = ALGORITHMS[self.arm.algorithm].trainer(
+            self.model,
+            TrainSettings(
+                fa_layers=next(self.layers), augmentation=self.arm.augmentation
+            ),
+            keys | {"proximal-mu": keys["fedprox-mu"]},
+            state=self.state,
+            # What the server sends besides the model has the form of the state.
+            received=self.state,
+        )
+        _pause_between_steps(trainer, pause)
+        trainer.fit(self.inputs, self.targets)
+        self.state = trainer.state()
+
+    def _layers_in_turn(self) -> Iterator[tuple[str, ...]]:
+        # All over the net, whatever the number of repetitions.
+        layers = effective_layers(self.model, self.inputs[:1])
+        order = torch.randperm(len(layers), generator=torch.Generator().manual_seed(0))
+        return cycle([(layers[i],) for i in order.tolist()])
+
+
+def _pause_between_steps(trainer: LocalTrainer, pause: Pause) -> None:
+    step = trainer._step
+    pauses = chain([lambda: None], repeat(pause))  # none before the first
+
+    def paused(*args: Any) -> torch.Tensor:
+        next(pauses)()
+        return step(*args)
+
+    vars(trainer)["_step"] = paused
+
+
+def _run_config() -> dict[str, Any]:
+    pyproject = Path(__file__).resolve().parent.parent / "pyproject.toml"
+    app = tomli.loads(pyproject.read_text())["tool"]["flwr"]["app"]
+    return dict(app["config"])
+
+
+def _print_table(model: str, rows: list[dict[str, Any]]) -> None:
+    table = Table(title=f"{model}: time of a client's round, FedAvg's is 1")
+    columns = ("method", "paper", "goal", "ratio", "quartiles", "FLFA / base", "goal")
+    for column in columns:
+        table.add_column(column, justify="left" if column == "method" else "right")
+    flfa = {row["method"]: row["ratio-to-own-base"] for row in rows if row["flfa"]}
+    for row in rows:
+        if row["flfa"]:
+            continue
+        arm = ARMS[row["method"]]
+        table.add_row(
+            row["method"],
+            "" if arm.paper is None else f"{arm.paper:.2f}",
+            "" if arm.goal is None else f"{arm.goal:.2f}",
+            f"{row['ratio']:.3f}",
+            "{:.3f} - {:.3f}".format(*row["quartiles"]),
+            f"{flfa[row['method']]:.3f}",
+            f"{FLFA_GOAL:.2f}",
+        )
+    Console(highlight=False).print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""How far feedback alignment is from backpropagation, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from .batchnorm import running_statistics_if, without_statistics
+from .forward import FeedbackForward
+
+__all__ = ["ANGLE", "ERROR", "feedback_diagnostics"]
+
+ANGLE = "fa-angle"
+ERROR = "fa-error"
+
+
+def feedback_diagnostics(
+    model: nn.Module,
+    layers: Sequence[str],
+    inputs: Tensor,
+    targets: Tensor,
+    loss: Callable[[Tensor, Tensor], Tensor],
+) -> dict[str, float]:
+    """Measure the alignment of the aligned layers on one batch.
+
+    Call it inside :func:`~.alignment.feedback_alignment`. The model keeps its weights,
+    statistics, gradients and random state.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The model, somewhere in its local training.
+    layers : Sequence[str]
+        The aligned layers.
+    inputs, targets : Tensor
+        The batch.
+    loss : Callable[[Tensor, Tensor], Tensor]
+        Of outputs and targets.
+
+    Returns
+    -------
+    dict[str, float]
+        ``fa-angle/<layer>``: degrees between ``B`` and the layer's present weight; left
+        out for direct feedback, which has no such ``B``. ``fa-error/<layer>``: with
+        alignment in this layer alone, ``|g_B - g| / |g|``, the norms being over the
+        gradients of all parameters (the paper's G, relative); 0 where ``g`` is.
+    """
+    forwards = {name: vars(model.get_submodule(name))["forward"] for name in layers}
+    with _aligned_only(model, layers, ()):
+        true = _gradients(model, inputs, targets, loss)
+    size = _norm(true)
+    measured: dict[str, float] = {}
+    for name, forward in forwards.items():
+        if isinstance(forward, FeedbackForward):
+            weight = forward.layer.weight
+            measured[f"{ANGLE}/{name}"] = _angle(forward.feedback, weight)
+        with _aligned_only(model, layers, (name,)):
+            aligned = _gradients(model, inputs, targets, loss)
+        apart = _norm([a - b for a, b in zip(aligned, true, strict=True)])
+        measured[f"{ERROR}/{name}"] = apart / size if size > 0 else 0.0
+    return measured
+
+
+@contextmanager
+def _aligned_only(
+    model: nn.Module, layers: Sequence[str], kept: Sequence[str]
+) -> Iterator[None]:
+    """Let only the ``kept`` ones of the aligned layers be aligned."""
+    plain = [vars(model.get_submodule(name)) for name in layers if name not in kept]
+    forwards = [attributes.pop("forward") for attributes in plain]
+    try:
+        yield
+    finally:
+        for attributes, forward in zip(plain, forwards, strict=True):
+            attributes["forward"] = forward
+
+
+def _gradients(
+    model: nn.Module,
+    inputs: Tensor,
+    targets: Tensor,
+    loss: Callable[[Tensor, Tensor], Tensor],
+) -> list[Tensor]:
+    """Return the gradients of all trainable parameters; leave nothing changed."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    devices = [inputs.device] if inputs.device.type == "cuda" else []
+    # The same dropout in all passes, and the caller's afterwards.
+    with (
+        torch.random.fork_rng(devices),
+        running_statistics_if(len(inputs) == 1, model),
+        without_statistics(model),
+    ):
+        value = loss(model(inputs), targets)
+        gradients = torch.autograd.grad(value, parameters, allow_unused=True)
+    return [
+        torch.zeros_like(p) if g is None else g
+        for p, g in zip(parameters, gradients, strict=True)
+    ]
+
+
+def _norm(tensors: list[Tensor]) -> float:
+    norms = torch.stack([torch.linalg.vector_norm(tensor) for tensor in tensors])
+    return float(torch.linalg.vector_norm(norms))
+
+
+def _angle(one: Tensor, other: Tensor) -> float:
+    """Return the angle in degrees; 0 if one of them is zero."""
+    first, second = (t.detach().double() for t in (one, other))
+    lengths = [torch.linalg.vector_norm(t) for t in (first, second)]
+    # By chords: the arc cosine of a number near 1 has half its digits.
+    to, fro = first * lengths[1], second * lengths[0]
+    apart, along = (torch.linalg.vector_norm(t) for t in (to - fro, to + fro))
+    return float(torch.rad2deg(2 * torch.atan2(apart, along)))
