@@ -6,8 +6,9 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+GRID ?= configs/grids/quick.toml
 
-.PHONY: help run compare test lint unit e2e fmt clean
+.PHONY: help run compare grid test lint unit browser e2e fmt clean
 
 help:            ## this list
 	@grep -E '^[a-z0-9]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -18,15 +19,23 @@ run: $(VENV)/installed          ## FLFA on 20 simulated nodes (ARGS="--nodes 50 
 compare: $(VENV)/installed      ## backpropagation and FLFA with one seed, and the difference
 	@$(BIN)/python -m flfa_app.compare $(ARGS)
 
-test: lint unit e2e             ## everything: style, types, tests, tests with Flower itself
+grid: $(VENV)/installed         ## all runs of a grid file, its table and report (GRID=configs/grids/quick.toml)
+	@$(BIN)/python -m flfa_app.experiments run $(GRID) $(ARGS)
+	@$(BIN)/python -m flfa_app.experiments table $(GRID)
+	@$(BIN)/python -m flfa_app.experiments report $(GRID)
+
+test: lint unit browser e2e     ## everything: style, types, tests, tests with Chromium and Flower
 
 lint: $(VENV)/installed         ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-unit: $(VENV)/installed         ## the tests that need no Flower processes
-	$(BIN)/python -m pytest -m "not e2e" $(ARGS)
+unit: $(VENV)/installed         ## the tests that need no Flower processes and no browser
+	$(BIN)/python -m pytest -m "not e2e and not browser" $(ARGS)
+
+browser: $(VENV)/installed      ## the report in headless Chromium (needs chromium, chromium-driver)
+	$(BIN)/python -m pytest -m browser $(ARGS)
 
 e2e: $(VENV)/installed          ## the tests that run Flower (minutes)
 	$(BIN)/python -m pytest -m e2e $(ARGS)

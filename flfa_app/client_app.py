@@ -14,8 +14,10 @@ from torch import nn
 from clients import TrainSettings, aligned_layers, keep_freed_memory
 from flfa_app.arrays import load_arrays, to_arrays
 from flfa_app.config import RunConfig
+from flfa_app.data import Description
+from flfa_app.place import place_of
 from flfa_app.registry import ALGORITHMS
-from flfa_app.task import client_seed, device_of, images_of, model_of, shard_of
+from flfa_app.task import client_seed, device_of, model_for, shard_of
 
 STATE = "trainer-state"
 
@@ -26,12 +28,15 @@ app = ClientApp()
 def query(message: Message, context: Context) -> Message:
     """Say which partition this node holds, and how many samples of each class."""
     config = RunConfig.parse(context.run_config)
-    partition_id, num_partitions = _partition_of(context)
-    _, labels = shard_of(config, partition_id, num_partitions, device_of(config))
-    metrics = MetricRecord({"partition-id": partition_id, "num-examples": len(labels)})
+    place = place_of(context.node_config)
+    data = Description.from_config(message.content.config_records["data"])
+    labels = shard_of(config, place, data).labels
+    metrics = MetricRecord(
+        {"partition-id": place.partition_id, "num-examples": len(labels)}
+    )
     if config.report_label_counts:
-        classes = len(images_of(config).class_names)
-        metrics["label-counts"] = torch.bincount(labels, minlength=classes).tolist()
+        counts = np.bincount(labels, minlength=len(data.class_names))
+        metrics["label-counts"] = counts.tolist()
     return Message(content=RecordDict({"metrics": metrics}), reply_to=message)
 
 
@@ -42,12 +47,16 @@ def train(message: Message, context: Context) -> Message:
     # One number for every machine: results depend on it in the last bits.
     torch.set_num_threads(config.threads_per_client)
     keep_freed_memory()
-    partition_id, num_partitions = _partition_of(context)
-    inputs, targets = shard_of(config, partition_id, num_partitions, device_of(config))
-    model = _resident_model(config)
+    place = place_of(context.node_config)
+    orders: dict[str, Any] = dict(message.content.config_records["config"])
+    # The server's mean and deviation: the same pixels are the same input everywhere.
+    data = Description.from_config(orders)
+    pixels, labels = shard_of(config, place, data)
+    inputs = data.tensor(pixels).to(device_of(config))
+    targets = torch.from_numpy(labels).to(device_of(config))
+    model = _resident_model(config, data)
     load_arrays(model, message.content.array_records["arrays"])
 
-    orders: dict[str, Any] = dict(message.content.config_records["config"])
     server_round: int = orders["server-round"]
     settings = TrainSettings(
         learning_rate=config.learning_rate_in(server_round),
@@ -62,7 +71,7 @@ def train(message: Message, context: Context) -> Message:
         feedback_seed=config.seed,
         augmentation=config.augmentation,
         diagnostics=config.diagnostics,
-        seed=client_seed(config.seed, server_round, partition_id),
+        seed=client_seed(config.seed, server_round, place.partition_id),
     )
     method = ALGORITHMS[config.algorithm]
     further = [r for k, r in message.content.array_records.items() if k != "arrays"]
@@ -78,7 +87,11 @@ def train(message: Message, context: Context) -> Message:
         {
             "arrays": to_arrays(model.state_dict()),
             "metrics": MetricRecord(
-                {"num-examples": len(targets), "partition-id": partition_id, **metrics}
+                {
+                    "num-examples": len(targets),
+                    "partition-id": place.partition_id,
+                    **metrics,
+                }
             ),
         }
     )
@@ -89,9 +102,9 @@ def train(message: Message, context: Context) -> Message:
 
 
 @cache
-def _resident_model(config: RunConfig) -> nn.Module:
+def _resident_model(config: RunConfig, data: Description) -> nn.Module:
     """Return the model this process uses for all its clients, one after another."""
-    return model_of(config).to(device_of(config))
+    return model_for(config, data).to(device_of(config))
 
 
 def _tensors(*records: ArrayRecord) -> dict[str, torch.Tensor]:
@@ -101,20 +114,3 @@ def _tensors(*records: ArrayRecord) -> dict[str, torch.Tensor]:
         for record in records
         for name, array in record.items()
     }
-
-
-def _partition_of(context: Context) -> tuple[int, int]:
-    try:
-        partition_id = int(context.node_config["partition-id"])
-        num_partitions = int(context.node_config["num-partitions"])
-    except KeyError as missing:
-        raise ValueError(
-            f"this node's config has no {missing.args[0]!r}; start the SuperNode with "
-            "--node-config 'partition-id=0 num-partitions=2'"
-        ) from None
-    if not 0 <= partition_id < num_partitions:
-        raise ValueError(
-            f"this node's partition-id is {partition_id}, its num-partitions "
-            f"{num_partitions}; the id must be from 0 to {num_partitions - 1}"
-        )
-    return partition_id, num_partitions

@@ -110,8 +110,12 @@ class RunConfig:
 
     dataset: str = _one_of(DATASETS)
     data_dir: str = _text()
+    image_size: int = _whole(0)
+    train_fraction: float = _real("> 0", "1")
     partitioner: str = _one_of(PARTITIONERS)
     dirichlet_beta: float = _real("> 0")
+    shards_per_client: int = _whole(1)
+    partition_column: str = _text()
     min_partition_size: int = _whole(1)
     report_label_counts: bool = _flag()
 
@@ -206,6 +210,17 @@ def _contradictions(right: Mapping[str, Any]) -> list[str]:
         problems.append(
             f"scaling is {right['scaling']!r}, but feedback is 'dfa', which has no "
             "weight to rescale; set scaling to 'tensor'"
+        )
+    partitioner, column = right.get("partitioner"), right.get("partition-column")
+    if partitioner == "natural" and column == "":
+        problems.append(
+            "partition-column is empty, but partitioner is 'natural'; name the column "
+            "of the data that says whose an image is"
+        )
+    if partitioner not in (None, "natural") and column:
+        problems.append(
+            f"partition-column is {column!r}, but partitioner is {partitioner!r}; set "
+            "partitioner to 'natural' or leave partition-column empty"
         )
     return problems
 

@@ -20,7 +20,16 @@ from flfa_app.config import ConfigError, RunConfig
 from flfa_app.preflight import prepare
 from flfa_app.superlink import SuperLink, local_superlink
 
-__all__ = ["add_options", "launch", "main", "read_overrides", "reporting_errors"]
+__all__ = [
+    "PROJECT",
+    "add_options",
+    "at_least_one",
+    "default_keys",
+    "launch",
+    "main",
+    "read_overrides",
+    "reporting_errors",
+]
 
 PROJECT = Path(__file__).resolve().parent.parent
 # Of the lines at level INFO, those of this app.
@@ -47,11 +56,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="override keys of [tool.flwr.app.config]; may be repeated",
     )
     parser.add_argument(
-        "--nodes", type=_at_least_one, default=20, help="simulated nodes (20)"
+        "--nodes", type=at_least_one, default=20, help="simulated nodes (20)"
     )
     parser.add_argument(
         "--workers",
-        type=_at_least_one,
+        type=at_least_one,
         default=workers,
         help=f"nodes that compute at the same time ({workers})",
     )
@@ -71,7 +80,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _at_least_one(text: str) -> int:
+def at_least_one(text: str) -> int:
+    """Return the number an option asks for; what is not one is refused."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
@@ -109,10 +119,14 @@ def read_overrides(texts: Sequence[str], nodes: int | None = None) -> dict[str, 
                 f"--run-config {text!r} is neither a .toml file nor key=value"
             )
         overrides.update(keys)
-    pyproject = tomli.loads((PROJECT / "pyproject.toml").read_text())
-    defaults = pyproject["tool"]["flwr"]["app"]["config"]
-    prepare(RunConfig.parse({**defaults, **overrides}), nodes)
+    prepare(RunConfig.parse({**default_keys(), **overrides}), nodes)
     return overrides
+
+
+def default_keys() -> dict[str, Any]:
+    """Return the run config of ``pyproject.toml``."""
+    pyproject = tomli.loads((PROJECT / "pyproject.toml").read_text())
+    return dict(pyproject["tool"]["flwr"]["app"]["config"])
 
 
 def launch(

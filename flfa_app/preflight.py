@@ -71,7 +71,7 @@ def _layers(
         return eligible, eligible[:-1]
     if config.candidates == "all":
         return eligible, eligible
-    effective = set(effective_layers(model, images.train[:1]))
+    effective = set(effective_layers(model, images.tensor(images.train[:1])))
     return eligible, [x for x in eligible if x in effective]
 
 

@@ -65,7 +65,7 @@ def processes_of(home: Path) -> set[int]:
     return found
 
 
-def stop(home: Path, *processes: subprocess.Popen[bytes]) -> None:
+def stop(home: Path, *processes: subprocess.Popen[Any]) -> None:
     """Stop processes, and all others with the same Flower home.
 
     Nothing interrupts this: half of it would leave the other half running.
@@ -74,7 +74,7 @@ def stop(home: Path, *processes: subprocess.Popen[bytes]) -> None:
         _stop(home, *processes)
 
 
-def _stop(home: Path, *processes: subprocess.Popen[bytes]) -> None:
+def _stop(home: Path, *processes: subprocess.Popen[Any]) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         ours = {process.pid for process in processes if process.poll() is None}
         for pid in ours | processes_of(home):

@@ -7,8 +7,9 @@ import math
 import os
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,18 +18,19 @@ from safetensors.torch import save
 from torch import Tensor
 
 from flfa_app.config import RunConfig
+from flfa_app.metrics import (
+    block_of,
+    first_cosines,
+    last_rounds_score,
+    selection_frequency,
+)
 from flfa_app.superlink import SOURCE
+from strategies.rules import skewness
 
-__all__ = ["RunDirectory", "last_rounds_score"]
+__all__ = ["RunDirectory"]
 
 PACKAGES = ("flwr", "flwr-datasets", "torch", "torchvision", "ray", "numpy", "medmnist")
 Row = dict[str, Any]
-
-
-def last_rounds_score(rows: Sequence[Mapping[str, Any]]) -> float:
-    """Return the paper's score: the mean accuracy of the last 10 % of the rounds."""
-    last = rows[-math.ceil(len(rows) / 10) :]
-    return math.fsum(row["accuracy"] for row in last) / len(last)
 
 
 class RunDirectory:
@@ -40,6 +42,7 @@ class RunDirectory:
         name = f"{started}-{config.dataset}-{config.model}-{config.algorithm}-{arm}"
         parent = Path(config.output_dir or "runs").expanduser().resolve()
         self.path = parent / f"{name}-s{config.seed}-{run_id}"
+        self.model = config.model
         self.rows: list[Row] = []
         try:
             self.path.mkdir(parents=True)
@@ -74,12 +77,26 @@ class RunDirectory:
     def write_summary(self, more: Mapping[str, Any]) -> Row:
         """Write ``summary.json``, the sign that the run is complete."""
         accuracies = [row["accuracy"] for row in self.rows]
+        seconds = [sum(row["seconds"].values()) for row in self.rows]
+        cosines = first_cosines(self.rows).values()
         summary = {
             "score": last_rounds_score(self.rows),
             "final-accuracy": accuracies[-1],
             "best-accuracy": max(accuracies),
+            "auc": last_rounds_score(self.rows, "auc"),
+            "extra-accuracy": {
+                name: last_rounds_score(
+                    [row["extra-accuracy"] for row in self.rows], name
+                )
+                for name in self.rows[-1]["extra-accuracy"]
+            },
             "mean-drift": math.fsum(row["drift"] for row in self.rows) / len(self.rows),
+            "selection-frequency": selection_frequency(
+                self.rows, partial(block_of, self.model)
+            ),
+            "round-1-skewness": skewness(cosines) if cosines else None,
             "rounds": len(self.rows),
+            "seconds-per-round": round(math.fsum(seconds) / len(seconds), 3),
             "bytes-sent": sum(row["bytes-sent"] for row in self.rows),
             "bytes-received": sum(row["bytes-received"] for row in self.rows),
             **more,

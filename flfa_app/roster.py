@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from logging import INFO
 from typing import Any
 
 import numpy as np
-from flwr.app import Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.common.logger import log
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
@@ -46,11 +46,17 @@ class Roster:
             )
 
     @classmethod
-    def of(cls, grid: Grid, *, min_nodes: int, timeout: float) -> Roster:
-        """Wait for ``min_nodes`` nodes and ask all that are there what they hold."""
+    def of(
+        cls, grid: Grid, *, min_nodes: int, timeout: float, data: Mapping[str, Any]
+    ) -> Roster:
+        """Wait for ``min_nodes`` nodes and ask all that are there what they hold.
+
+        ``data`` is what they have to know of the run's data set to answer.
+        """
         nodes = _wait_for_nodes(grid, min_nodes, timeout)
+        content = RecordDict({"data": ConfigRecord(dict(data))})
         questions = [
-            Message(RecordDict(), message_type=MessageType.QUERY, dst_node_id=node)
+            Message(content, message_type=MessageType.QUERY, dst_node_id=node)
             for node in nodes
         ]
         answers = list(grid.send_and_receive(questions, timeout=timeout))

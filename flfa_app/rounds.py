@@ -34,7 +34,8 @@ def run_rounds(
     arrays: ArrayRecord,
     *,
     parameters: Sequence[str],
-    evaluate: Callable[[ArrayRecord], tuple[float, float]],
+    data: Mapping[str, Any],
+    evaluate: Callable[[ArrayRecord], Row],
     record: Callable[[Row], None],
 ) -> ArrayRecord:
     """Run all rounds; return the final arrays.
@@ -53,8 +54,10 @@ def run_rounds(
         The initial model.
     parameters : Sequence[str]
         Names of the arrays that are parameters, not buffers; drift is theirs.
-    evaluate : Callable[[ArrayRecord], tuple[float, float]]
-        Accuracy and loss of a model.
+    data : Mapping[str, Any]
+        What the clients have to know of the data; goes into every message's config.
+    evaluate : Callable[[ArrayRecord], dict[str, Any]]
+        The figures of a model, its accuracy among them.
     record : Callable[[dict[str, Any]], None]
         Takes the line of each round.
     """
@@ -70,8 +73,9 @@ def run_rounds(
         selected = strategy.selected[:]
         with _timed(seconds, "train"), _without_flowers_own_lines():
             view = Participants(grid, members)
+            orders = ConfigRecord(dict(data))
             messages = list(
-                strategy.configure_train(server_round, arrays, ConfigRecord(), view)
+                strategy.configure_train(server_round, arrays, orders, view)
             )
             order = {member.node_id: i for i, member in enumerate(members)}
             messages.sort(key=lambda message: order[message.metadata.dst_node_id])
@@ -86,11 +90,10 @@ def run_rounds(
             drift = _drift(replies, parameters)
             arrays = with_dtypes_of(arrays, aggregated)
         with _timed(seconds, "evaluate"):
-            accuracy, loss = evaluate(arrays)
+            figures = evaluate(arrays)
         row = {
             "round": server_round,
-            "accuracy": accuracy,
-            "loss": loss,
+            **figures,
             "drift": drift,
             "selected": selected,
             "scores": _all_scores(strategy, parameters),

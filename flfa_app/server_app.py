@@ -6,20 +6,25 @@ import time
 from logging import INFO, WARNING
 from typing import Any
 
+import numpy as np
 import torch
 from flwr.app import ArrayRecord, Context
 from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
+from numpy.typing import NDArray
+from torch import Tensor
 
 from flfa_app import plots
 from flfa_app.arrays import load_arrays, to_arrays
 from flfa_app.config import RunConfig
+from flfa_app.data.images import Images, Pixels
+from flfa_app.evaluation import evaluate
+from flfa_app.metrics import first_cosines
 from flfa_app.preflight import Prepared, prepare
 from flfa_app.registry import ALGORITHMS
 from flfa_app.results import RunDirectory
 from flfa_app.roster import Roster
 from flfa_app.rounds import run_rounds
-from flfa_app.task import evaluate
 from strategies import LayerSelection
 from strategies.rules import RULES, Choice
 
@@ -37,8 +42,12 @@ def main(grid: Grid, context: Context) -> None:
     run = RunDirectory(config, context.run_id)
     log(INFO, "Results: %s", run.path)
 
+    data = images.description.to_config()
     roster = Roster.of(
-        grid, min_nodes=config.min_available_nodes, timeout=config.round_timeout
+        grid,
+        min_nodes=config.min_available_nodes,
+        timeout=config.round_timeout,
+        data=data,
     )
     if len(roster.members) < config.min_train_nodes:
         log(
@@ -61,11 +70,15 @@ def main(grid: Grid, context: Context) -> None:
 
     initial = to_arrays(model.state_dict())
     model = model.to(device)
-    test, test_labels = images.test.to(device), images.test_labels.to(device)
+    test, test_labels = _tensors(images, images.test, images.test_labels, device)
+    extra_tests = {
+        name: _tensors(images, *test_set, device)
+        for name, test_set in images.extra_tests.items()
+    }
 
-    def evaluate_arrays(arrays: ArrayRecord) -> tuple[float, float]:
+    def evaluate_arrays(arrays: ArrayRecord) -> dict[str, Any]:
         load_arrays(model, arrays)
-        return evaluate(model, test, test_labels)
+        return evaluate(model, test, test_labels, extra_tests)
 
     run_rounds(
         config,
@@ -74,6 +87,7 @@ def main(grid: Grid, context: Context) -> None:
         roster,
         initial,
         parameters=parameters,
+        data=data,
         evaluate=evaluate_arrays,
         record=run.add_round,
     )
@@ -82,6 +96,8 @@ def main(grid: Grid, context: Context) -> None:
     title = f"{config.dataset}, {config.model}, {config.algorithm}, flfa={config.flfa}"
     plots.plot_progress(run.rows, run.path / "progress.png", title=title)
     plots.plot_scores(run.rows, run.path / "scores.png", title=title)
+    if first_cosines(run.rows):
+        plots.plot_cosines(run.rows, run.path / "cosines.png", title=title)
     summary = run.write_summary(
         {
             "rounds-a-no-op-layer-would-have-been-chosen": _no_op_choices(
@@ -92,6 +108,13 @@ def main(grid: Grid, context: Context) -> None:
     )
     log(INFO, "Score: %.2f %%", 100 * summary["score"])
     log(INFO, "Results: %s", run.path)
+
+
+def _tensors(
+    images: Images, pixels: Pixels, labels: NDArray[np.int64], device: str
+) -> tuple[Tensor, Tensor]:
+    """Return a test set as the model takes it."""
+    return images.tensor(pixels).to(device), torch.from_numpy(labels).to(device)
 
 
 def _strategy(

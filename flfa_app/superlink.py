@@ -7,6 +7,7 @@ own Flower home and port, a run is followed to its end and its outcome looked up
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 import tempfile
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import tomli_w
 
@@ -44,7 +46,8 @@ def local_superlink(source: Path) -> Iterator[SuperLink]:
             superlink.wait_until_ready()
             yield superlink
         finally:
-            stop(superlink.home, superlink.process)
+            superlink.stopping = True
+            stop(superlink.home, superlink.process, *superlink.followers)
 
 
 class SuperLink:
@@ -63,6 +66,8 @@ class SuperLink:
         self.home = home
         self.port = free_port()
         self.log = home / "superlink.log"
+        self.stopping = False
+        self.followers: set[subprocess.Popen[str]] = set()
         self.environment = {**own_environment(home), SOURCE: str(source)}
         (home / "config.toml").write_text(connection_to(self.port))
         command = ["flower-superlink", "--insecure", "--simulation"]
@@ -100,7 +105,32 @@ class SuperLink:
         output_dir: Path,
         show: Callable[[str], None],
     ) -> Outcome:
-        """Run an app on simulated nodes to its end.
+        """Run an app on simulated nodes to its end; see :meth:`follow`."""
+        run_id = self.follow(
+            app,
+            run_config=run_config,
+            nodes=nodes,
+            workers=workers,
+            gpus=gpus,
+            output_dir=output_dir,
+            show=show,
+        )
+        return self.outcome(run_id, output_dir)
+
+    def follow(
+        self,
+        app: Path,
+        *,
+        run_config: Mapping[str, Any],
+        nodes: int,
+        workers: int,
+        gpus: float = 0.0,
+        output_dir: Path,
+        show: Callable[[str], None],
+    ) -> str:
+        """Run an app on simulated nodes to its end, good or bad; return the run's id.
+
+        Runs may be followed at the same time, each by a thread of its own.
 
         Parameters
         ----------
@@ -122,13 +152,16 @@ class SuperLink:
             f"init-args-num-cpus={workers} client-resources-num-gpus={gpus}"
         )
         overrides = {**run_config, "output-dir": str(output_dir)}
-        # One file, because Flower takes either a file or keys, not both.
-        file = self.home / "run-config.toml"
+        # One file, because Flower takes either a file or keys, not both; a file for
+        # every run, because several may start at the same time.
+        file = self.home / f"run-config-{uuid4().hex}.toml"
         file.write_text(tomli_w.dumps(overrides))
-        command = ["run", str(app), "--run-config", str(file)]
+        command = ["flwr", "run", str(app), "--stream", "--run-config", str(file)]
         command += ["--federation-config", federation]
-        run_id = flwr(self.environment, *command)["run-id"]
-        self._follow(run_id, show)
+        return self._follow(command, show)
+
+    def outcome(self, run_id: str, output_dir: Path) -> Outcome:
+        """Ask the SuperLink how a run has ended."""
         state = flwr(self.environment, "list", "--run-id", run_id)["runs"][0]
         return Outcome(
             completed=state["status"] == "finished:completed",
@@ -136,18 +169,31 @@ class SuperLink:
             results=next(output_dir.glob(f"*-{run_id}"), None),
         )
 
-    def _follow(self, run_id: str, show: Callable[[str], None]) -> None:
-        command = ["flwr", "log", run_id, "--stream"]
+    def _follow(self, command: list[str], show: Callable[[str], None]) -> str:
+        """Start a run and hand on its log until it ends; return its id."""
+        run_id = ""
+        lines: list[str] = []
         with subprocess.Popen(
             command,
             env=self.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-        ) as log:
-            assert log.stdout is not None
+            start_new_session=True,  # as the SuperLink
+        ) as process:
+            self.followers.add(process)
+            assert process.stdout is not None
             try:
-                for line in log.stdout:
-                    show(line.rstrip("\n"))
+                for line in process.stdout:
+                    if run_id:
+                        show(line.rstrip("\n"))
+                    elif found := re.search(r"Successfully started run (\d+)", line):
+                        run_id = found[1]
+                    else:
+                        lines.append(line)
             finally:
-                log.terminate()
+                process.terminate()
+                self.followers.discard(process)
+        if not run_id:
+            raise RuntimeError(f"flwr run has failed: {''.join(lines).strip()}")
+        return run_id

@@ -1,4 +1,4 @@
-"""What server and clients do alike: build the model, know the data, seed, measure."""
+"""What server and clients do alike: build the model, know the data, seed."""
 
 from __future__ import annotations
 
@@ -8,64 +8,107 @@ from functools import cache
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import nn
 
 from flfa_app.config import RunConfig
-from flfa_app.data import Images, load_images, partition_indices
+from flfa_app.data import (
+    Description,
+    Images,
+    OwnImages,
+    load_images,
+    load_own_images,
+    partition_indices,
+)
 from flfa_app.models import build_model
+from flfa_app.place import Place
 
 __all__ = [
     "client_seed",
     "device_of",
-    "evaluate",
     "images_of",
+    "model_for",
     "model_of",
     "shard_of",
     "shards_of",
 ]
 
-EVALUATION_BATCH = 512
-
 
 def images_of(config: RunConfig) -> Images:
     """Return the run's data set."""
-    return load_images(config.dataset, config.data_dir)
+    return load_images(config.dataset, config.data_dir, config.image_size)
 
 
 def model_of(config: RunConfig) -> nn.Module:
     """Build the run's model with its initial weights."""
-    images = images_of(config)
+    return model_for(config, images_of(config).description)
+
+
+def model_for(config: RunConfig, description: Description) -> nn.Module:
+    """Build the run's model where only the description of the data is known."""
     return build_model(
         config.model,
-        channels=images.channels,
-        size=images.size,
-        classes=len(images.class_names),
+        channels=description.channels,
+        size=description.size,
+        classes=len(description.class_names),
         norm=config.norm,
         seed=config.seed,
     )
 
 
+@cache
 def shards_of(config: RunConfig, num_partitions: int) -> Sequence[NDArray[np.int64]]:
-    """Return which training images each client holds."""
-    return partition_indices(
-        tuple(images_of(config).train_labels.tolist()),
+    """Return which training images each client holds; kept by the process."""
+    images = images_of(config)
+    owners = None
+    if config.partitioner == "natural":
+        if config.partition_column not in images.columns:
+            raise ValueError(
+                f"partition-column is {config.partition_column!r}; the training images "
+                f"of {config.dataset} have "
+                + (
+                    f"the columns {', '.join(images.columns)}"
+                    if images.columns
+                    else "none"
+                )
+            )
+        owners = images.columns[config.partition_column]
+    used = _used_images(len(images.train_labels), config.train_fraction, config.seed)
+    shards = partition_indices(
+        images.train_labels[used],
         num_partitions,
         partitioner=config.partitioner,
         beta=config.dirichlet_beta,
         min_size=config.min_partition_size,
         seed=config.seed,
+        shards_per_client=config.shards_per_client,
+        owners=None if owners is None else owners[used],
     )
+    return [used[shard] for shard in shards]
 
 
-@cache
-def shard_of(
-    config: RunConfig, partition_id: int, num_partitions: int, device: str
-) -> tuple[Tensor, Tensor]:
-    """Return one client's training images and labels; kept by the process."""
+def _used_images(number: int, fraction: float, seed: int) -> NDArray[np.int64]:
+    """Return which training images are dealt out, in their order.
+
+    A smaller fraction is a part of a larger one with the same seed.
+    """
+    if fraction == 1.0:
+        return np.arange(number)
+    # The second number: other draws with the seed have nothing to do with this one.
+    drawn = np.random.default_rng([seed, number]).permutation(number)
+    return np.sort(drawn[: max(1, round(fraction * number))])
+
+
+def shard_of(config: RunConfig, place: Place, description: Description) -> OwnImages:
+    """Return the training images and labels of one client, as pixels.
+
+    They are the node's own if it has a ``dataset-path``, otherwise its part of the
+    run's data set. Nothing is kept: the pixels come from a file in memory.
+    """
+    if place.dataset_path:
+        return load_own_images(place.dataset_path, description)
     images = images_of(config)
-    mine = torch.from_numpy(shards_of(config, num_partitions)[partition_id])
-    return images.train[mine].to(device), images.train_labels[mine].to(device)
+    mine = shards_of(config, place.num_partitions)[place.partition_id]
+    return OwnImages(images.train[mine], images.train_labels[mine])
 
 
 def client_seed(seed: int, server_round: int, partition_id: int) -> int:
@@ -85,19 +128,3 @@ def device_of(config: RunConfig) -> str:
             "run: --federation-config client-resources-num-gpus=0.25)"
         )
     return config.device
-
-
-@torch.inference_mode()
-def evaluate(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[float, float]:
-    """Return accuracy and mean cross-entropy of a model; leaves it in eval mode."""
-    model.eval()
-    right, loss = 0, 0.0
-    for batch, targets in zip(
-        torch.split(images, EVALUATION_BATCH),
-        torch.split(labels, EVALUATION_BATCH),
-        strict=True,
-    ):
-        logits = model(batch)
-        right += int((logits.argmax(1) == targets).sum())
-        loss += float(functional.cross_entropy(logits, targets, reduction="sum"))
-    return right / len(labels), loss / len(labels)

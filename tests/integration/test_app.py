@@ -37,6 +37,7 @@ def test_a_run_leaves_everything_a_person_looks_at(tmp_path: Path) -> None:
         "model.safetensors",
         "progress.png",
         "scores.png",
+        "cosines.png",
         "partition.png",
     }
     config = json.loads((results / "config.json").read_text())

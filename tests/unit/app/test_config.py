@@ -35,8 +35,23 @@ def test_every_config_file_is_a_run(path: Any) -> None:
     RunConfig.parse(default_keys() | tomli.loads(path.read_text()))
 
 
-def test_the_paper_configs_have_the_papers_settings() -> None:
-    text = (ROOT / "configs" / "bloodmnist_fedavg_flfa.toml").read_text()
+# Rounds, from the paper's setup and its section on complex data sets.
+PAPER = {
+    "bloodmnist_fedavg_flfa": 100,
+    "bloodmnist": 100,
+    "organcmnist": 100,
+    "organsmnist": 100,
+    "pathmnist": 100,
+    "fashionmnist": 100,
+    "cifar10": 500,
+    "cifar100": 500,
+    "imagenet100": 100,
+}
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_the_paper_configs_have_the_papers_settings(name: str) -> None:
+    text = (ROOT / "configs" / f"{name}.toml").read_text()
     config = RunConfig.parse(default_keys() | tomli.loads(text))
     assert (config.learning_rate, config.momentum, config.weight_decay) == (
         0.01,
@@ -44,7 +59,10 @@ def test_the_paper_configs_have_the_papers_settings() -> None:
         0.001,
     )
     assert (config.batch_size, config.local_epochs, config.lr_decay) == (64, 5, 0.998)
-    assert (config.num_server_rounds, config.dirichlet_beta) == (100, 0.3)
+    assert (config.num_server_rounds, config.dirichlet_beta) == (PAPER[name], 0.3)
+    assert (config.fraction_train, config.min_train_nodes) == (0.1, 10)
+    assert config.dataset == name.partition("_")[0]
+    assert config.model == "mobilenet_v2"
     assert config.learning_rate_in(1) == 0.01
     assert config.learning_rate_in(3) == pytest.approx(0.01 * 0.998 * 0.998)
 
@@ -88,6 +106,13 @@ def test_all_problems_are_named_at_once_with_key_value_and_cure() -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.1, "0.1", True, None])
 def test_a_number_must_be_one(value: Any) -> None:
     assert len(problems(weight_decay=value)) == 1
+
+
+def test_a_column_belongs_to_a_natural_partition() -> None:
+    assert "partition-column is empty" in problems(partitioner="natural")[0]
+    assert "set partitioner to 'natural'" in problems(partition_column="writer")[0]
+    keys = {"partitioner": "natural", "partition-column": "writer"}
+    assert RunConfig.parse(default_keys() | keys).partition_column == "writer"
 
 
 def test_a_whole_number_is_a_float_and_stays_equal() -> None:

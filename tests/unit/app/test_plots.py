@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from flfa_app import plots
-from flfa_app.plots import partition, progress, scores
+from flfa_app.plots import cosines, partition, progress, scores
 
 TITLE = "a run with a title"
 
@@ -58,6 +58,8 @@ def test_run_pictures_at_every_size(tmp_path: Path, shape: tuple[int, int]) -> N
     rounds = make_rounds(*shape)
     plots.plot_scores(rounds, tmp_path / "scores.png", title=TITLE)
     plots.plot_progress(rounds, tmp_path / "new" / "progress.png", title=TITLE)
+    plots.plot_cosines(rounds, tmp_path / "cosines.png", title=TITLE)
+    assert_picture(tmp_path / "cosines.png")
     assert_picture(tmp_path / "scores.png")
     assert_picture(tmp_path / "new" / "progress.png")
 
@@ -77,6 +79,8 @@ def test_run_pictures_with_missing_values(
 ) -> None:
     plots.plot_scores(rounds, tmp_path / "scores.png", title=TITLE)
     plots.plot_progress(rounds, tmp_path / "progress.png", title="")
+    plots.plot_cosines(rounds, tmp_path / "cosines.png", title="")
+    assert_picture(tmp_path / "cosines.png")
     assert_picture(tmp_path / "scores.png")
     assert_picture(tmp_path / "progress.png")
 
@@ -171,7 +175,26 @@ def test_progress_skips_rounds_that_were_not_measured() -> None:
     assert top.get_title(loc="right") == "best 50.0 % (round 2), last 50.0 %"
 
 
+def test_cosines_shows_bars_strokes_and_skewness() -> None:
+    """Bins [0.1, 0.15), [0.15, 0.2) and [0.2, 0.25) with 3, 0 and 1 layers.
+
+    0.1, 0.1, 0.1, 0.2 are 0, 0, 0, 1 moved and scaled: skewness 2/√3 = 1.15.
+    """
+    first = {"a": 0.1, "b": 0.1, "c": None, "d": 0.1, "e": 0.2}
+    rounds = [{"round": 1, "scores": first}, {"round": 2, "scores": {"a": 0.9}}]
+    ax, strip = cosines._cosines_figure(rounds, TITLE).axes
+    bars = [(bar.get_x(), bar.get_width(), bar.get_height()) for bar in ax.patches]  # type: ignore[attr-defined]
+    expected = [(0.1, 0.05, 3), (0.15, 0.05, 0), (0.2, 0.05, 1)]
+    np.testing.assert_allclose(bars, expected)
+    (strokes,) = strip.collections
+    positions = strokes.get_positions()  # type: ignore[attr-defined]
+    np.testing.assert_allclose(positions, [0.1, 0.1, 0.1, 0.2])
+    assert ax.get_title(loc="right") == "round 1: 4 layers, skewness +1.15"
+
+
 def test_missing_data_is_named_in_the_picture() -> None:
+    nothing = cosines._cosines_figure([{"round": 1, "scores": {"a": None}}], TITLE)
+    assert texts(nothing) == ["no layer scores in round 1"]
     empty = scores._scores_figure(scores._score_table([]), TITLE)
     assert texts(empty) == ["no layer scores: FLFA was off"]
     assert texts(progress._progress_figure([], TITLE)) == [
@@ -199,11 +222,12 @@ def test_works_in_a_non_main_thread(tmp_path: Path) -> None:
         plots.plot_progress(rounds, tmp_path / "progress.png", title=TITLE)
         plots.plot_scores(rounds, tmp_path / "scores.png", title=TITLE)
         plots.plot_partition([[1, 2]], tmp_path / "partition.png", title=TITLE)
+        plots.plot_cosines(rounds, tmp_path / "cosines.png", title=TITLE)
 
     thread = threading.Thread(target=draw)
     thread.start()
     thread.join(timeout=60)
-    for name in ("progress", "scores", "partition"):
+    for name in ("progress", "scores", "partition", "cosines"):
         assert_picture(tmp_path / f"{name}.png")
 
 
@@ -217,6 +241,7 @@ def test_pyplot_stays_unimported_even_after_drawing(tmp_path: Path) -> None:
         "plots.plot_progress([row], out / 'a.png', title='t')\n"
         "plots.plot_scores([row], out / 'b.png', title='t')\n"
         "plots.plot_partition([[1]], out / 'c.png', title='t')\n"
+        "plots.plot_cosines([row], out / 'd.png', title='t')\n"
         "sys.exit('matplotlib.pyplot' in sys.modules)\n"
     )
     root = Path(plots.__file__).parents[2]

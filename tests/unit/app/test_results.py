@@ -13,7 +13,7 @@ from flwr.app import Array, ArrayRecord
 from flfa_app import results
 from flfa_app.arrays import load_arrays, to_arrays, with_dtypes_of
 from flfa_app.config import RunConfig
-from flfa_app.results import RunDirectory, git_commit, last_rounds_score
+from flfa_app.results import RunDirectory, git_commit
 from tests.federation import default_keys
 
 
@@ -23,17 +23,54 @@ def run_in(folder: Path, **keys: object) -> RunDirectory:
 
 
 def row(accuracy: float, drift: float = 1.0) -> dict[str, object]:
-    numbers = {"bytes-sent": 10, "bytes-received": 20}
-    return {"accuracy": accuracy, "drift": drift, **numbers}
+    return {
+        "round": 1,
+        "accuracy": accuracy,
+        "auc": 0.5,
+        "extra-accuracy": {},
+        "drift": drift,
+        "selected": [],
+        "scores": {},
+        "bytes-sent": 10,
+        "bytes-received": 20,
+        "seconds": {"train": 1.0, "aggregate": 0.5, "evaluate": 0.25},
+    }
 
 
-@pytest.mark.parametrize(
-    ("rounds", "last"), [(1, 1), (9, 1), (10, 1), (11, 2), (30, 3), (100, 10)]
-)
-def test_score_is_the_mean_of_the_last_tenth(rounds: int, last: int) -> None:
-    """Accuracies 1..n: the last k have the mean n - (k - 1) / 2."""
-    rows = [row(i) for i in range(1, rounds + 1)]
-    assert last_rounds_score(rows) == rounds - (last - 1) / 2
+def test_summary_of_a_run(tmp_path: Path) -> None:
+    """Twenty rounds: the last 10 % are rounds 19 and 20.
+
+    Their accuracies 0.19 and 0.20 have the mean 0.195, and so on. From round 2 on a
+    layer is selected: 19 times, of which 3 times conv2. The first scores are 0, 0, 0
+    and 1: their mean is 1/4, the second central moment (3 (1/4)² + (3/4)²) / 4 = 3/16,
+    the third (-3 (1/4)³ + (3/4)³) / 4 = 3/32, the skewness 3/32 / (3/16)^1.5 = 2/√3.
+    A round takes 1 + 0.5 + 0.25 seconds.
+    """
+    run = run_in(tmp_path)
+    scores = {"conv1": 0.0, "conv2": 0.0, "conv3": 0.0, "head": 1.0}
+    for i in range(1, 21):
+        chosen = [] if i == 1 else ["conv2"] if i <= 4 else ["head"]
+        more = {"round": i, "selected": chosen, "scores": scores, "auc": 0.5 + i / 100}
+        extra = {"extra-accuracy": {"elsewhere": i / 200}}
+        run.add_round(row(i / 100) | more | extra)
+        scores = {"conv1": 0.5, "conv2": 0.5, "conv3": 0.5, "head": 0.5}
+    summary = run.write_summary({})
+    assert summary == json.loads((run.path / "summary.json").read_text())
+    assert summary["score"] == pytest.approx(0.195)
+    assert summary["auc"] == pytest.approx(0.695)
+    assert summary["extra-accuracy"] == {"elsewhere": pytest.approx(0.0975)}
+    shares = {"conv1": 0, "conv2": 3 / 19, "conv3": 0, "head": 16 / 19}
+    assert summary["selection-frequency"] == shares
+    assert summary["round-1-skewness"] == pytest.approx(2 / math.sqrt(3))
+    assert summary["seconds-per-round"] == 1.75
+
+
+def test_summary_without_scores(tmp_path: Path) -> None:
+    run = run_in(tmp_path)
+    run.add_round(row(0.5) | {"scores": {"head": math.nan}})
+    summary = run.write_summary({})
+    assert summary["round-1-skewness"] is None
+    assert summary["selection-frequency"] == {}
 
 
 def test_summary_is_written_whole_or_not_at_all(

@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 from flwr.app import Message
 
+from flfa_app.data import load_images
 from flfa_app.roster import Member, Participants, Roster
 from tests.federation import InProcessGrid, default_keys
+
+DATA = load_images("digits").description.to_config()
 
 
 def members(sizes: list[int], ids: Callable[[int], int] = lambda i: i) -> list[Member]:
@@ -62,7 +65,9 @@ def test_two_nodes_with_one_partition_are_refused() -> None:
 
 
 def test_nodes_say_what_they_hold() -> None:
-    roster = Roster.of(InProcessGrid(4, default_keys()), min_nodes=2, timeout=5)
+    roster = Roster.of(
+        InProcessGrid(4, default_keys()), min_nodes=2, timeout=5, data=DATA
+    )
     assert [m.partition_id for m in roster.members] == [0, 1, 2, 3]
     assert sum(m.num_examples for m in roster.members) == 1438
     for member in roster.members:
@@ -72,7 +77,7 @@ def test_nodes_say_what_they_hold() -> None:
 
 def test_label_counts_can_be_kept_private() -> None:
     grid = InProcessGrid(2, default_keys() | {"report-label-counts": False})
-    roster = Roster.of(grid, min_nodes=2, timeout=5)
+    roster = Roster.of(grid, min_nodes=2, timeout=5, data=DATA)
     assert [m.label_counts for m in roster.members] == [(), ()]
 
 
@@ -80,13 +85,13 @@ def test_a_node_without_a_partition_says_what_to_do() -> None:
     grid = InProcessGrid(2, default_keys())
     del grid.contexts[grid.nodes[0]].node_config["partition-id"]
     with pytest.raises(RuntimeError, match=r"1 of 2 nodes .*--node-config 'partition"):
-        Roster.of(grid, min_nodes=2, timeout=5)
+        Roster.of(grid, min_nodes=2, timeout=5, data=DATA)
 
 
 def test_too_few_nodes_are_waited_for_and_then_named() -> None:
     grid = InProcessGrid(1, default_keys())
     with pytest.raises(RuntimeError, match=r"1 nodes .*min-available-nodes is 2"):
-        Roster.of(grid, min_nodes=2, timeout=0.1)
+        Roster.of(grid, min_nodes=2, timeout=0.1, data=DATA)
 
 
 def test_a_node_that_does_not_answer_is_noticed() -> None:
@@ -97,7 +102,7 @@ def test_a_node_that_does_not_answer_is_noticed() -> None:
             return list(super().send_and_receive(messages, timeout=timeout))[1:]
 
     with pytest.raises(RuntimeError, match="1 of 3 nodes have not answered"):
-        Roster.of(Deaf(3, default_keys()), min_nodes=2, timeout=5)
+        Roster.of(Deaf(3, default_keys()), min_nodes=2, timeout=5, data=DATA)
 
 
 def test_a_strategy_sees_the_participants_only() -> None:

@@ -1,0 +1,120 @@
+"""Image folders: ``train/<class>/<picture>`` and ``test/<class>/<picture>``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from flfa_app.data.decoded import Decoded, Source, reading
+from flfa_app.data.sources.pictures import pixels_of, same_channels, square
+
+__all__ = ["classes_in", "find_folders", "list_pictures", "read_pictures"]
+
+_ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+
+
+def find_folders(
+    root: Path, image_size: int, class_names: Sequence[str] | None = None
+) -> Source:
+    """Find a data set in an image folder.
+
+    Parameters
+    ----------
+    root : Path
+        With ``train`` and ``test`` (or ``val``) in it.
+    image_size : int
+        Pictures are brought to it; 0: they must be square and of one size.
+    class_names : Sequence[str], optional
+        The folders to use, in the order of the labels; by default all, sorted.
+    """
+    tests = [root / name for name in ("test", "val") if (root / name).is_dir()]
+    if not tests:
+        raise FileNotFoundError(
+            f"{root} has train/, but neither test/ nor val/; each must have a folder "
+            "for each class"
+        )
+    names = tuple(class_names or classes_in(root / "train"))
+    train, test = (
+        list_pictures(folder, names) for folder in (root / "train", tests[0])
+    )
+    cure = "delete it, or save it again"
+    read = partial(_read, train, test, names, image_size, cure)
+    files = tuple(path for path, _ in (*train, *test))
+    return Source(str(root), cure, read, files=files)
+
+
+def classes_in(folder: Path) -> list[str]:
+    """Return the names of the classes: those of the folders."""
+    return sorted(path.name for path in folder.iterdir() if path.is_dir())
+
+
+def list_pictures(folder: Path, names: Sequence[str]) -> list[tuple[Path, int]]:
+    """Return the files of the classes, each with its label.
+
+    Raises
+    ------
+    FileNotFoundError
+        If a class has no folder, or no picture in it.
+    """
+    found = []
+    for label, name in enumerate(names):
+        paths = sorted(
+            path
+            for path in (folder / name).glob("*")
+            if path.suffix.lower() in _ENDINGS
+        )
+        if not paths:
+            raise FileNotFoundError(
+                f"{folder / name} has no picture ({', '.join(_ENDINGS)}); every class "
+                "needs at least one"
+            )
+        found += [(path, label) for path in paths]
+    return found
+
+
+def read_pictures(paths: Sequence[Path], size: int, cure: str) -> NDArray[np.uint8]:
+    """Return the pictures as pixels; ``size`` 0 leaves them as they are."""
+    # Pillow decodes outside Python's lock, so threads are enough.
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return pixels_of(_decoded(pool, paths, size, cure))
+
+
+def _decoded(
+    pool: ThreadPoolExecutor, paths: Sequence[Path], size: int, cure: str
+) -> Iterator[tuple[str, Image.Image]]:
+    # Few at a time: photographs are large until they are resized.
+    step = 256
+    for start in range(0, len(paths), step):
+        part = paths[start : start + step]
+        pictures = pool.map(lambda path: _picture(path, size, cure), part)
+        yield from zip(map(str, part), pictures, strict=True)
+
+
+def _picture(path: Path, size: int, cure: str) -> Image.Image:
+    with reading(path, cure), Image.open(path) as picture:
+        picture.load()
+        return square(picture, size) if size else picture.copy()
+
+
+def _read(
+    train: Sequence[tuple[Path, int]],
+    test: Sequence[tuple[Path, int]],
+    names: tuple[str, ...],
+    image_size: int,
+    cure: str,
+) -> Decoded:
+    images = same_channels(
+        *(
+            read_pictures([path for path, _ in x], image_size, cure)
+            for x in (train, test)
+        )
+    )
+    labels = [np.array([label for _, label in x]) for x in (train, test)]
+    return Decoded(images[0], labels[0], images[1], labels[1], names)

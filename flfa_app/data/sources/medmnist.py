@@ -1,0 +1,70 @@
+"""MedMNIST: an archive for each set, from the package's folder or from Zenodo."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from flfa_app.data.decoded import Decoded, Source
+from flfa_app.data.sources.named import find_anyhow, missing
+from flfa_app.data.sources.npz import find_npz
+
+__all__ = ["MEDMNIST", "ZENODO", "find_medmnist"]
+
+ZENODO = "https://zenodo.org/records/10519652/files/{}.npz?download=1"
+# The two-dimensional sets with one label an image.
+MEDMNIST = (
+    "pathmnist",
+    "dermamnist",
+    "octmnist",
+    "pneumoniamnist",
+    "retinamnist",
+    "breastmnist",
+    "bloodmnist",
+    "tissuemnist",
+    "organamnist",
+    "organcmnist",
+    "organsmnist",
+)
+
+
+def find_medmnist(name: str, data_dir: str, image_size: int) -> Source:
+    """Find the official file of 28x28 pixels; download it if there is none."""
+    root = Path(data_dir or "~/.medmnist").expanduser()
+    url = ZENODO.format(name)
+    cure = f"delete it and download it again from {url}"
+    source = find_anyhow(name, root, None, cure)
+    if source is None:
+        path = root / f"{name}.npz"
+        _download(name, path, missing(name, (), [root], f"download it from {url}"))
+        source = find_npz(path, None, cure)
+    return replace(source, read=partial(_with_names, name, source))
+
+
+def _with_names(name: str, source: Source) -> Decoded:
+    # Here, not above: with the cache filled nobody waits for the package's imports.
+    import medmnist
+
+    names = medmnist.INFO[name]["label"]
+    in_order = tuple(names[str(i)] for i in range(len(names)))
+    return replace(source.read(), class_names=in_order)
+
+
+def _download(name: str, path: Path, otherwise: str) -> None:
+    import medmnist
+
+    cls = getattr(medmnist, medmnist.INFO[name]["python_class"])
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Under another name until it is complete.
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            cls(split="train", download=True, root=folder)
+            Path(folder, path.name).replace(path)
+    except (OSError, RuntimeError) as problem:
+        cause = problem.__context__ or problem
+        raise FileNotFoundError(
+            f"{otherwise}. The medmnist package has failed to download it: "
+            f"{type(cause).__name__}: {cause}"
+        ) from problem

@@ -1,0 +1,80 @@
+"""Pictures, one by one, to one array of pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+__all__ = ["pixels_of", "same_channels", "square"]
+
+# With eight bits a channel; all but the first two are brought to RGB.
+_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
+
+
+def pixels_of(pictures: Iterable[tuple[str, Image.Image]]) -> NDArray[np.uint8]:
+    """Return pictures of one size as (N, H, W, C): grey if all are, otherwise RGB.
+
+    Parameters
+    ----------
+    pictures : Iterable[tuple[str, Image]]
+        With a name each, for messages.
+
+    Raises
+    ------
+    ValueError
+        If they differ in size, or have more than eight bits a channel.
+    """
+    arrays: list[NDArray[np.uint8]] = []
+    first = ""
+    for name, picture in pictures:
+        array = _array(name, picture)
+        first = first or name
+        if arrays and array.shape[:2] != arrays[0].shape[:2]:
+            height, width = arrays[0].shape[:2]
+            raise ValueError(
+                f"{name} is {picture.width}x{picture.height} pixels, {first} "
+                f"{width}x{height}; all must have one size (image-size resizes those "
+                "in image folders)"
+            )
+        arrays.append(array)
+    if not arrays:
+        return np.empty((0, 1, 1, 1), np.uint8)
+    channels = max(array.shape[2] for array in arrays)
+    result = np.empty((len(arrays), *arrays[0].shape[:2], channels), np.uint8)
+    for place, array in zip(result, arrays, strict=True):
+        place[:] = array  # a grey one into all channels
+    return result
+
+
+def _array(name: str, picture: Image.Image) -> NDArray[np.uint8]:
+    if picture.mode not in _MODES:
+        raise ValueError(
+            f"{name} has Pillow's mode {picture.mode}; save it with 8 bits a channel"
+        )
+    grey = picture.mode in ("1", "L")
+    array = np.asarray(picture.convert("L" if grey else "RGB"))
+    return array[..., None] if grey else array
+
+
+def square(picture: Image.Image, size: int) -> Image.Image:
+    """Return the middle of a picture: the shorter side becomes ``size`` (bicubic)."""
+    if picture.mode not in ("L", "RGB"):
+        picture = picture.convert("RGB")  # a palette cannot be interpolated
+    scale = size / min(picture.size)
+    width, height = (max(size, round(side * scale)) for side in picture.size)
+    left, top = (width - size) // 2, (height - size) // 2
+    resized = picture.resize((width, height), Image.Resampling.BICUBIC)
+    return resized.crop((left, top, left + size, top + size))
+
+
+def same_channels(*arrays: NDArray[Any]) -> list[NDArray[Any]]:
+    """Return images in colour if one of the arrays is; grey ones in three channels."""
+    most = max(array.shape[-1] for array in arrays)
+    return [
+        array if array.shape[-1] == most else np.repeat(array, most, axis=-1)
+        for array in arrays
+    ]

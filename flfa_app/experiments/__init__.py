@@ -1,0 +1,1 @@
+"""Many runs from one file: grids of experiments, their tables and reports."""

@@ -1,0 +1,178 @@
+"""``python -m flfa_app.experiments``: run a grid, show its table, write its report."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from flfa_app.config import ConfigError
+from flfa_app.experiments.grid import read_grid
+from flfa_app.experiments.plan import Plan, check_data, choose, make_plan
+from flfa_app.experiments.progress import Progress, duration
+from flfa_app.experiments.report import write_report
+from flfa_app.experiments.runner import flower_engine, results_folder, run_plan
+from flfa_app.experiments.store import Results, read_results
+from flfa_app.experiments.tables import render
+from flfa_app.launch import PROJECT, at_least_one, reporting_errors
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    options = _parser().parse_args(arguments)
+    return reporting_errors(lambda: options.command(options))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "python -m flfa_app.experiments", description=__doc__
+    )
+    commands = parser.add_subparsers(required=True, metavar="run|table|report")
+    run = commands.add_parser("run", help="run the cells of a grid that are not there")
+    run.set_defaults(command=_run)
+    run.add_argument("grid", type=Path, help="a grid file, configs/grids/*.toml")
+    run.add_argument(
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="AXIS=VALUE",
+        help="only these cells; several values of an axis: any of them",
+    )
+    run.add_argument(
+        "--seeds", nargs="+", type=int, default=[], help="only (or also) these seeds"
+    )
+    run.add_argument(
+        "--out", type=Path, help="results folder (runs/grids/<name of the grid file>)"
+    )
+    run.add_argument(
+        "--dry-run", action="store_true", help="say what would be done, and how long"
+    )
+    cores = os.cpu_count() or 1
+    run.add_argument(
+        "--workers",
+        type=at_least_one,
+        default=cores,
+        help=f"simulated nodes that compute at the same time, of all cells ({cores})",
+    )
+    run.add_argument(
+        "--gpus-per-client",
+        type=float,
+        default=0.0,
+        help="share of a GPU for each of them (0)",
+    )
+    table = commands.add_parser("table", help="the table of a grid's results")
+    table.set_defaults(command=_table)
+    table.add_argument(
+        "--format", choices=("markdown", "csv", "latex"), default="markdown"
+    )
+    report = commands.add_parser("report", help="one HTML file with all results")
+    report.set_defaults(command=_report)
+    for command, default in ((table, "the terminal"), (report, "OUT/report.html")):
+        command.add_argument(
+            "results", type=Path, metavar="OUT|GRID", help="results folder or grid file"
+        )
+        command.add_argument(
+            "--output", type=Path, metavar="FILE", help=f"where to ({default})"
+        )
+    return parser
+
+
+def _run(options: argparse.Namespace) -> None:
+    file = read_grid(options.grid, options.seeds)
+    folder = options.out or _default_folder(options.grid)
+    results = Results(folder.expanduser().resolve(), file.grid, file.cells)
+    chosen = choose(results, _only(options.only), options.seeds)
+    plan = make_plan(results, chosen, options.workers)
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(describe(plan), markup=False)
+    if options.dry_run or not plan.to_do:
+        return
+    check_data(plan.to_do)
+    with results_folder(results):
+        engine = flower_engine(plan.workers, options.gpus_per_client, results.folder)
+        with Progress(plan.to_do, console) as progress:
+            failed = run_plan(plan, engine, progress)
+    if failed:
+        lines = [
+            f"  - {cell.id}: {failed[cell.id]}\n    log: {results.log_file(cell)}"
+            for cell in plan.to_do
+            if cell.id in failed
+        ]
+        number = f"{len(failed)} of {len(plan.to_do)} cells"
+        raise RuntimeError("\n".join([f"{number} have failed:", *lines]))
+
+
+def _table(options: argparse.Namespace) -> None:
+    text = render(_results(options.results), options.format)
+    if options.output is None:
+        sys.stdout.write(text)
+    else:
+        options.output.write_text(text, encoding="utf-8")
+
+
+def _report(options: argparse.Namespace) -> None:
+    results = _results(options.results)
+    file = options.output or results.folder / "report.html"
+    write_report(results, file)
+    Console(soft_wrap=True).print(f"Report: {file.resolve()}", markup=False)
+
+
+def describe(plan: Plan) -> str:
+    """Return what a call will do, in a few lines."""
+    results = plan.results
+    lines = [
+        results.grid.title,
+        f"Results: {results.folder}",
+        f"{len(plan.chosen)} cells: {len(plan.finished)} finished, "
+        f"{len(plan.to_do)} to do",
+    ]
+    aside = [
+        cell
+        for cell in plan.to_do
+        if results.status(cell) == "finished"  # or it would not be to do
+    ]
+    if aside:
+        lines.append(f"{len(aside)} of them are there with other settings: kept aside")
+    if plan.to_do:
+        if plan.seconds is None:
+            needed = "unknown"
+        elif plan.measured:
+            needed = f"{duration(plan.seconds)}, as the cells that are finished"
+        else:
+            needed = f"{duration(plan.seconds)}, a rough estimate"
+        lines.append(
+            f"{plan.cells_at_a_time} at a time, workers for each: {plan.workers}; "
+            f"time needed: {needed}"
+        )
+    return "\n".join(lines)
+
+
+def _results(path: Path) -> Results:
+    if path.suffix != ".toml":
+        return read_results(path)
+    file = read_grid(path)
+    return Results(_default_folder(path), file.grid, file.cells)
+
+
+def _default_folder(grid: Path) -> Path:
+    return PROJECT / "runs" / "grids" / grid.stem
+
+
+def _only(texts: Sequence[str]) -> dict[str, list[str]]:
+    only: dict[str, list[str]] = {}
+    for text in texts:
+        axis, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigError(f"--only {text}: it must be AXIS=VALUE")
+        only.setdefault(axis, []).append(value)
+    return only
+
+
+if __name__ == "__main__":
+    sys.exit(main())

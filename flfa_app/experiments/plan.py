@@ -1,0 +1,120 @@
+"""What a call will do: which cells are finished, which are to be run, how long."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from flfa_app.config import ConfigError, RunConfig
+from flfa_app.experiments.estimate import cell_seconds
+from flfa_app.experiments.store import Cell, Results
+from flfa_app.preflight import prepare
+
+__all__ = ["Plan", "check_data", "choose", "make_plan"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The cells of a call, and how they are run.
+
+    ``seconds`` is None where it is not known; ``measured`` says that it comes from
+    cells that are finished.
+    """
+
+    results: Results
+    chosen: list[Cell]
+    finished: list[Cell]
+    to_do: list[Cell]
+    cells_at_a_time: int
+    workers: int
+    seconds: float | None
+    measured: bool
+
+    def is_finished(self, cell: Cell) -> bool:
+        """Tell whether a cell is there with its settings."""
+        return _is_finished(self.results, cell)
+
+
+def _is_finished(results: Results, cell: Cell) -> bool:
+    return results.status(cell) == "finished" and results.matches(cell)
+
+
+def choose(
+    results: Results, only: Mapping[str, Sequence[str]], seeds: Sequence[int]
+) -> list[Cell]:
+    """Return the cells with these axis values and seeds; nothing given: all.
+
+    Raises
+    ------
+    ConfigError
+        If an axis or a value is not of the grid, or no cell is left.
+    """
+    axes = results.grid.axes
+    problems = [
+        f"--only {axis}: not an axis; there are {', '.join(axes)}"
+        for axis in only
+        if axis not in axes
+    ]
+    problems += [
+        f"--only {axis}={value}: not a value; there are {', '.join(axes[axis])}"
+        for axis, values in only.items()
+        for value in values
+        if axis in axes and value not in axes[axis]
+    ]
+    if problems:
+        raise ConfigError("\n".join(problems))
+    chosen = [
+        cell
+        for cell in results.cells
+        if all(cell.axes[axis] in values for axis, values in only.items())
+        and (not seeds or cell.seed in seeds)
+    ]
+    if not chosen:
+        raise ConfigError("--only: the grid has no cell with these values")
+    return chosen
+
+
+def make_plan(results: Results, chosen: list[Cell], workers: int) -> Plan:
+    """Return what is to be done for the chosen cells.
+
+    Several cells at a time with one worker each, because a run has parts that no second
+    worker makes faster: starting, aggregating, evaluating.
+    """
+    finished = [cell for cell in chosen if _is_finished(results, cell)]
+    done = {cell.id for cell in finished}
+    to_do = [cell for cell in chosen if cell.id not in done]
+    at_a_time = max(1, min(workers, len(to_do)))
+    each = max(1, workers // at_a_time)
+    guesses = [cell_seconds(results, cell, each) for cell in to_do]
+    known = [guess.seconds for guess in guesses if guess.seconds is not None]
+    return Plan(
+        results=results,
+        chosen=chosen,
+        finished=finished,
+        to_do=to_do,
+        cells_at_a_time=at_a_time,
+        workers=each,
+        seconds=sum(known) / at_a_time if len(known) == len(guesses) else None,
+        measured=all(guess.measured for guess in guesses),
+    )
+
+
+def check_data(cells: Sequence[Cell]) -> None:
+    """Raise :class:`ConfigError` with all that data, models or machine lack."""
+    problems: list[str] = []
+    seen: set[RunConfig] = set()
+    for cell in cells:
+        config = RunConfig.parse({**cell.run_config, "output-dir": ""})
+        # These say nothing about data or model: looked at once for all of them.
+        config = replace(config, seed=0, algorithm="fedavg", num_server_rounds=1)
+        if config in seen:
+            continue
+        seen.add(config)
+        try:
+            prepare(config)
+        except ConfigError as problem:
+            lines = str(problem).split("\n  - ")[1:]
+            problems += [f"{config.dataset}: {line}" for line in lines]
+    if problems:
+        lines = [f"  - {problem}" for problem in dict.fromkeys(problems)]
+        raise ConfigError("\n".join(["the grid cannot start:", *lines]))

@@ -1,0 +1,129 @@
+"""Runs the cells of a grid: some at a time, each once, whatever happens to a call."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+from flfa_app.experiments.attempt import RUNNING, Attempt, try_cell
+from flfa_app.experiments.flower import SuperLinkDiedError, flower_attempt
+from flfa_app.experiments.plan import Plan
+from flfa_app.experiments.progress import Progress
+from flfa_app.experiments.store import Cell, Results, write_grid
+from flfa_app.launch import PROJECT
+from flfa_app.processes import stop
+from flfa_app.superlink import local_superlink
+
+__all__ = ["Engine", "flower_engine", "results_folder", "run_plan"]
+
+# The SuperLink may end once by an accident; the second time without a finished cell in
+# between is not one.
+DEATHS = 2
+HOME = "flower-home"
+
+Engine = Callable[[], AbstractContextManager[Attempt]]
+"""Starts what runs cells, and stops it; started again if it dies."""
+
+
+def run_plan(plan: Plan, engine: Engine, progress: Progress) -> dict[str, str]:
+    """Run what is to do; return why cells have failed, by their id.
+
+    Raises
+    ------
+    RuntimeError
+        If there is no point in going on: the disk is full, or the SuperLink dies.
+    """
+    failed: dict[str, str] = {}
+    left = deque(plan.to_do)
+    deaths = 0
+    while left:
+        before = len(left)
+        running: dict[Future[str], Cell] = {}
+        try:
+            # The engine is stopped first: the threads wait for what it has started.
+            with ThreadPoolExecutor(plan.cells_at_a_time) as pool, engine() as attempt:
+                for cell, reason in _run_some(
+                    plan, left, running, pool, attempt, progress
+                ):
+                    progress.ended(cell, reason)
+                    if reason:
+                        failed[cell.id] = reason
+        except SuperLinkDiedError as problem:
+            left.extendleft(c for c in running.values() if not plan.is_finished(c))
+            deaths = deaths + 1 if len(left) == before else 1
+            if deaths == DEATHS:
+                raise RuntimeError(f"{problem}\n(twice in a row)") from problem
+            progress.note("The SuperLink has ended; starting it again ...")
+    return failed
+
+
+def _run_some(
+    plan: Plan,
+    left: deque[Cell],
+    running: dict[Future[str], Cell],
+    pool: ThreadPoolExecutor,
+    attempt: Attempt,
+    progress: Progress,
+) -> Iterator[tuple[Cell, str]]:
+    """Run cells until none is left; yield each with the reason if it has failed."""
+
+    def run(cell: Cell) -> str:
+        return try_cell(
+            plan.results, cell, attempt, lambda line: progress.line(cell, line)
+        )
+
+    while left or running:
+        while left and len(running) < plan.cells_at_a_time:
+            cell = left.popleft()
+            # An attempt that something has ended may have left a part of itself.
+            shutil.rmtree(plan.results.folder / RUNNING / cell.id, ignore_errors=True)
+            progress.started(cell)
+            running[pool.submit(run, cell)] = cell
+        for future in wait(running, return_when=FIRST_COMPLETED).done:
+            reason = future.result()
+            yield running.pop(future), reason
+
+
+def flower_engine(workers: int, gpus: float, folder: Path) -> Engine:
+    """Return what runs cells with ``flwr run`` on one SuperLink."""
+
+    @contextmanager
+    def start() -> Iterator[Attempt]:
+        with local_superlink(PROJECT) as superlink:
+            # For the next call, if this process is killed and cannot stop it.
+            (folder / HOME).write_text(f"{superlink.home}\n")
+            yield flower_attempt(superlink, workers=workers, gpus=gpus)
+        (folder / HOME).unlink(missing_ok=True)
+
+    return start
+
+
+@contextmanager
+def results_folder(results: Results) -> Iterator[None]:
+    """Take a results folder for this process; clean up after one that was killed."""
+    write_grid(results)
+    folder = results.folder
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RuntimeError(
+                f"{folder} is in use by another call; wait for it, or use --out"
+            ) from None
+        _stop_leftovers(folder)
+        shutil.rmtree(folder / RUNNING, ignore_errors=True)
+        yield
+
+
+def _stop_leftovers(folder: Path) -> None:
+    """Stop the SuperLink of a call that was killed: nobody reads its results."""
+    if (folder / HOME).is_file():
+        home = Path((folder / HOME).read_text().strip())
+        stop(home)
+        shutil.rmtree(home, ignore_errors=True)
+        (folder / HOME).unlink()

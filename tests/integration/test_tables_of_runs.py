@@ -1,0 +1,53 @@
+"""Tables and report of real runs: the files a run leaves are those they read."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+from flfa_app.experiments.report import report
+from flfa_app.experiments.store import Cell, Results
+from flfa_app.experiments.tables import render
+from tests.federation import QUICK, run_app
+from tests.results_folder import AXES, make_grid
+
+
+def test_real_runs_have_all_that_is_shown(tmp_path: Path) -> None:
+    axes = {
+        "dataset": {"digits": {"dataset": "digits"}},
+        "method": {"fedavg": {"algorithm": "fedavg"}},
+        "flfa": AXES["flfa"],
+    }
+    made = make_grid(tmp_path / "out", axes, seeds=(0,))
+    cells = [
+        Cell(c.id, c.axes, c.seed, 4, c.run_config | QUICK | {"model": "cnn"})
+        for c in made.cells
+    ]
+    results = Results(made.folder, made.grid, cells)
+    scores = {}
+    for cell in cells:
+        run = run_app(
+            tmp_path / "runs", cell.run_config | {"output-dir": str(tmp_path / "runs")}
+        )
+        run.rename(results.directory(cell))
+        assert results.matches(cell)
+        summary = results.summary(cell)
+        assert summary is not None
+        scores[cell.axes["flfa"]] = 100 * summary["score"]
+    text = render(results, "markdown")
+    assert f"{scores['none']:.2f}" in text
+    assert f"{scores['lowest'] - scores['none']:+.2f} (1 pair)" in text
+    for heading in ("Accuracy", "Macro-AUC", "Time a round"):
+        assert f"\n## {heading}" in text
+    page = report(results, date(2026, 1, 2))
+    assert "No finished run" not in page
+    pictures = (
+        "accuracy by",
+        "auc by",
+        "drift red",
+        "selected",
+        "scores by",
+        "cosines",
+    )
+    for picture in pictures:
+        assert page.count(f'aria-label="{picture}') == 1, picture

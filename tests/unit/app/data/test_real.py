@@ -1,0 +1,65 @@
+"""Real files, where they are."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flfa_app.data import load_images
+from flfa_app.data.sources.fashion import DEBIAN
+from tests.federation import ROOT
+
+REAL = Path(os.environ.get("FLFA_TEST_DATA") or ROOT.parent / "shared" / "data")
+MEDMNIST = REAL / "medmnist-small"
+CIFAR = REAL / "cifar10_small.npz"
+
+# Channels and classes, from MedMNIST's paper.
+SETS = {
+    "bloodmnist": (3, 8),
+    "breastmnist": (1, 2),
+    "pathmnist": (3, 9),
+    "pneumoniamnist": (1, 2),
+}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_medmnist(name: str) -> None:
+    if not (MEDMNIST / f"{name}.npz").is_file():
+        pytest.skip(f"no medmnist-small/{name}.npz in the folder FLFA_TEST_DATA")
+    channels, classes = SETS[name]
+    images = load_images(name, str(MEDMNIST))
+    assert images.train.shape[1:] == images.test.shape[1:] == (28, 28, channels)
+    assert set(images.train_labels) == set(range(classes)) == set(images.test_labels)
+    assert len(images.class_names) == classes
+    with np.load(MEDMNIST / f"{name}.npz") as file:
+        np.testing.assert_array_equal(images.train.squeeze(), file["train_images"])
+        np.testing.assert_array_equal(images.test.squeeze(), file["test_images"])
+        assert images.test_labels.tolist() == file["test_labels"][:, 0].tolist()
+
+
+@pytest.mark.parametrize("name", ["cifar10", "files"])
+def test_cifar10(name: str) -> None:
+    if not CIFAR.is_file():
+        pytest.skip("no cifar10_small.npz in the folder FLFA_TEST_DATA")
+    images = load_images(name, str(CIFAR))
+    assert images.train.shape == (10_000, 32, 32, 3)
+    assert len(images.class_names) == 10
+    # All of CIFAR-10 has the means 125.3, 123.0, 113.9; a fifth of it is near.
+    np.testing.assert_allclose(images.mean, (125.3, 123.0, 113.9), atol=1.5)
+
+
+def test_fashion_mnist_from_debian() -> None:
+    """Every class has 6,000 and 1,000 images; the pixels are the end of the file."""
+    if not DEBIAN.is_dir():
+        pytest.skip("Debian's package dataset-fashion-mnist is not installed")
+    images = load_images("fashionmnist")
+    assert images.train.shape == (60_000, 28, 28, 1)
+    assert np.bincount(images.train_labels).tolist() == [6_000] * 10
+    assert np.bincount(images.test_labels).tolist() == [1_000] * 10
+    with gzip.open(DEBIAN / "t10k-images-idx3-ubyte.gz") as file:
+        content = file.read()
+    assert images.test.tobytes() == content[-10_000 * 28 * 28 :]
