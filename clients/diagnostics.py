@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from .batchnorm import running_statistics_if, without_statistics
+from .buffers import kept_buffers, running_statistics_if
 from .forward import FeedbackForward
 
 __all__ = ["ANGLE", "ERROR", "feedback_diagnostics"]
@@ -48,6 +48,9 @@ def feedback_diagnostics(
         alignment in this layer alone, ``|g_B - g| / |g|``, the norms being over the
         gradients of all parameters (the paper's G, relative); 0 where ``g`` is.
     """
+    layers = list(dict.fromkeys(layers))
+    if not layers:
+        return {}
     forwards = {name: vars(model.get_submodule(name))["forward"] for name in layers}
     with _aligned_only(model, layers, ()):
         true = _gradients(model, inputs, targets, loss)
@@ -55,12 +58,11 @@ def feedback_diagnostics(
     measured: dict[str, float] = {}
     for name, forward in forwards.items():
         if isinstance(forward, FeedbackForward):
-            weight = forward.layer.weight
-            measured[f"{ANGLE}/{name}"] = _angle(forward.feedback, weight)
+            measured[f"{ANGLE}/{name}"] = _angle(forward)
         with _aligned_only(model, layers, (name,)):
             aligned = _gradients(model, inputs, targets, loss)
         apart = _norm([a - b for a, b in zip(aligned, true, strict=True)])
-        measured[f"{ERROR}/{name}"] = apart / size if size > 0 else 0.0
+        measured[f"{ERROR}/{name}"] = apart / size if size != 0 else 0.0
     return measured
 
 
@@ -91,7 +93,7 @@ def _gradients(
     with (
         torch.random.fork_rng(devices),
         running_statistics_if(len(inputs) == 1, model),
-        without_statistics(model),
+        kept_buffers(model),
     ):
         value = loss(model(inputs), targets)
         gradients = torch.autograd.grad(value, parameters, allow_unused=True)
@@ -106,11 +108,14 @@ def _norm(tensors: list[Tensor]) -> float:
     return float(torch.linalg.vector_norm(norms))
 
 
-def _angle(one: Tensor, other: Tensor) -> float:
-    """Return the angle in degrees; 0 if one of them is zero."""
-    first, second = (t.detach().double() for t in (one, other))
-    lengths = [torch.linalg.vector_norm(t) for t in (first, second)]
+def _angle(forward: FeedbackForward) -> float:
+    """Return the degrees between ``B`` and the weight; 0 if one of them is zero."""
+    weight = forward.layer.weight.detach()
+    scale = forward.scale_for(weight)
+    feedback = forward.feedback.double() * (1.0 if scale is None else scale)
+    weight = weight.double()
     # By chords: the arc cosine of a number near 1 has half its digits.
-    to, fro = first * lengths[1], second * lengths[0]
-    apart, along = (torch.linalg.vector_norm(t) for t in (to - fro, to + fro))
+    one = feedback * torch.linalg.vector_norm(weight)
+    other = weight * torch.linalg.vector_norm(feedback)
+    apart, along = (torch.linalg.vector_norm(t) for t in (one - other, one + other))
     return float(torch.rad2deg(2 * torch.atan2(apart, along)))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .alignment import held_scales
-from .batchnorm import without_statistics
+from .buffers import kept_buffers
 from .frozen import FrozenOutputs
 from .head import features_of, head_of
 from .trainer import LocalTrainer
@@ -63,7 +63,7 @@ class FedSOLTrainer(LocalTrainer):
             proximal = self._proximal_gradients(inputs, self.model(inputs))
         with (
             held_scales(self.model),
-            without_statistics(self.model),
+            kept_buffers(self.model),
             self._perturbation(proximal),
         ):
             return super().compute_gradients(inputs, targets)
@@ -82,7 +82,7 @@ class FedSOLTrainer(LocalTrainer):
         proximal = self._proximal_gradients(inputs, logits)
         with (
             held_scales(head),
-            without_statistics(head),
+            kept_buffers(head),
             self._perturbation(proximal),
             torch.random.fork_rng(self.devices),
         ):

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from .alignment import feedback_alignment
 from .augmentation import augment
-from .batchnorm import running_statistics_if
+from .buffers import running_statistics_if
 from .diagnostics import feedback_diagnostics
 from .settings import TrainSettings
 
@@ -224,7 +224,7 @@ def _channels_last(inputs: Tensor) -> Tensor:
 
     The layers follow the layout of their input; weights keep theirs.
     """
-    if inputs.dim() != 4 or inputs.device.type != "cpu":
+    if inputs.dim() != 4 or inputs.device.type != "cpu" or inputs.stride(1) == 1:
         return inputs
     # Not `contiguous`: it leaves one channel as it is, and the layers go by strides.
     laid_out = torch.empty_like(inputs, memory_format=torch.channels_last)
