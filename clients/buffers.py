@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import nn
@@ -30,11 +29,16 @@ def running_statistics_if(needed: bool, model: nn.Module) -> Iterator[None]:
 @contextmanager
 def kept_buffers(model: nn.Module) -> Iterator[None]:
     """Give all buffers back the values they had: statistics, counters, and the like."""
-    buffers: list[Any] = list(model.buffers())
-    values = [buffer.clone() for buffer in buffers]
+    kept = [
+        (module, name, buffer, buffer.clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
     try:
         yield
     finally:
         with torch.no_grad():
-            for buffer, value in zip(buffers, values, strict=True):
+            for module, name, buffer, value in kept:
                 buffer.copy_(value)
+                module._buffers[name] = buffer  # it may have been given another

@@ -38,7 +38,8 @@ def feedback_diagnostics(
     inputs, targets : Tensor
         The batch.
     loss : Callable[[Tensor, Tensor], Tensor]
-        Of outputs and targets.
+        Of outputs and targets. The trainers give theirs, without what a method adds
+        beside it (MOON's contrast) and at the present weights (FedSOL's are moved).
 
     Returns
     -------
@@ -51,18 +52,21 @@ def feedback_diagnostics(
     layers = list(dict.fromkeys(layers))
     if not layers:
         return {}
-    forwards = {name: vars(model.get_submodule(name))["forward"] for name in layers}
-    with _aligned_only(model, layers, ()):
-        true = _gradients(model, inputs, targets, loss)
-    size = _norm(true)
+    forwards = {x: vars(model.get_submodule(x)).get("forward") for x in layers}
+    if plain := [name for name, forward in forwards.items() if forward is None]:
+        raise ValueError(f"layer {plain[0]!r} is not aligned; use it inside the block")
     measured: dict[str, float] = {}
-    for name, forward in forwards.items():
-        if isinstance(forward, FeedbackForward):
-            measured[f"{ANGLE}/{name}"] = _angle(forward)
-        with _aligned_only(model, layers, (name,)):
-            aligned = _gradients(model, inputs, targets, loss)
-        apart = _norm([a - b for a, b in zip(aligned, true, strict=True)])
-        measured[f"{ERROR}/{name}"] = apart / size if size != 0 else 0.0
+    with kept_buffers(model):
+        with _aligned_only(model, layers, ()):
+            true = _gradients(model, inputs, targets, loss)
+        size = _norm(true)
+        for name, forward in forwards.items():
+            if isinstance(forward, FeedbackForward):
+                measured[f"{ANGLE}/{name}"] = _angle(forward)
+            with _aligned_only(model, layers, (name,)):
+                aligned = _gradients(model, inputs, targets, loss)
+            apart = _norm([a - b for a, b in zip(aligned, true, strict=True)])
+            measured[f"{ERROR}/{name}"] = apart / size if size != 0 else 0.0
     return measured
 
 
@@ -86,7 +90,7 @@ def _gradients(
     targets: Tensor,
     loss: Callable[[Tensor, Tensor], Tensor],
 ) -> list[Tensor]:
-    """Return the gradients of all trainable parameters; leave nothing changed."""
+    """Return the gradients of all trainable parameters."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     devices = [inputs.device] if inputs.device.type == "cuda" else []
     # The same dropout in all passes, and the caller's afterwards.

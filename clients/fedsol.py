@@ -16,7 +16,10 @@ from .frozen import FrozenOutputs
 from .head import features_of, head_of
 from .trainer import LocalTrainer
 
-__all__ = ["FedSOLTrainer"]
+__all__ = ["PARTS", "VARIANTS", "FedSOLTrainer"]
+
+VARIANTS = ("adaptive", "fixed")
+PARTS = ("all", "head")
 
 DISTILLATION_TEMPERATURE = 3.0
 SMALLEST_NORM = 1e-8
@@ -38,9 +41,18 @@ class FedSOLTrainer(LocalTrainer):
 
     def begin(self, inputs: Tensor, targets: Tensor) -> None:
         """Keep the received model for its logits."""
-        self.rho = float(self.config["fedsol-rho"])
-        self.adaptive = self.config["fedsol-variant"] == "adaptive"
-        self.head_only = self.config["fedsol-part"] == "head"
+        self.rho = self.number("fedsol-rho")
+        self.adaptive = self.choice("fedsol-variant", VARIANTS) == "adaptive"
+        self.head_only = self.choice("fedsol-part", PARTS) == "head"
+        if (
+            self.head_only
+            and self.settings.fa_layers
+            and self.settings.feedback == "dfa"
+        ):
+            raise ValueError(
+                "fedsol-part 'head' runs the head alone a second time, without the "
+                "output whose error feedback 'dfa' needs; use 'all'"
+            )
         part = head_of(self.model) if self.head_only else self.model
         self.perturbed: list[Any] = [p for p in part.parameters() if p.requires_grad]
         self.received_weights = [p.detach().clone() for p in self.perturbed]
@@ -71,14 +83,24 @@ class FedSOLTrainer(LocalTrainer):
     def _head_gradients(self, inputs: Tensor, targets: Tensor) -> Tensor:
         head = head_of(self.model)
         states: list[Any] = []
-        before = head.register_forward_pre_hook(
-            lambda *_: states.append(_random_state(self.devices))
-        )
+        answers: list[Tensor] = []
+        hooks = [
+            head.register_forward_pre_hook(
+                lambda *_: states.append(_random_state(self.devices))
+            ),
+            head.register_forward_hook(lambda *args: answers.append(args[-1])),
+        ]
         try:
             with features_of(self.model) as seen:
                 logits = self.model(inputs)
         finally:
-            before.remove()
+            for hook in hooks:
+                hook.remove()
+        if len(answers) != 1 or answers[0] is not logits:
+            raise ValueError(
+                "fedsol-part 'head' needs a model whose output is that of its head, "
+                f"called once; {type(self.model).__name__}'s is not: use 'all'"
+            )
         proximal = self._proximal_gradients(inputs, logits)
         with (
             held_scales(head),

@@ -22,7 +22,7 @@ def test_step_cost(
 ) -> None:
     monkeypatch.setattr(step_cost, "SAMPLES", 8)
     file = tmp_path / "out.json"
-    arguments = ["--model", "cnn", "--repetitions", "2", "--json", str(file)]
+    arguments = ["--model", "cnn", "--repetitions", "3", "--json", str(file)]
     assert step_cost.main(arguments) == 0
     figures = json.loads(file.read_text())
     assert figures["model"] == "cnn"
@@ -36,5 +36,5 @@ def test_step_cost(
 
 def test_too_few_repetitions(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        step_cost.main(["--repetitions", "1"])
-    assert "--repetitions must be 2 or more" in capsys.readouterr().err
+        step_cost.main(["--repetitions", "2"])
+    assert "--repetitions must be 3 or more" in capsys.readouterr().err

@@ -110,6 +110,20 @@ def test_names_of_fixed_layers() -> None:
     assert "set flfa to 'fixed'" in problems(fixed_fa_layers="conv2")[0]
 
 
+def test_a_fixed_layer_is_named_once() -> None:
+    (found,) = problems(flfa="fixed", fixed_fa_layers="conv2, head, conv2")
+    assert "names a layer twice" in found
+
+
+def test_direct_feedback_needs_the_whole_model_in_fedsols_second_pass() -> None:
+    keys = {"algorithm": "fedsol", "fedsol_part": "head", "feedback": "dfa"}
+    (found,) = problems(**keys)
+    assert "fedsol-part is 'head', but feedback is 'dfa'" in found
+    for other in ({"flfa": "none"}, {"feedback": "random"}, {"fedsol_part": "all"}):
+        changed = {k.replace("_", "-"): v for k, v in {**keys, **other}.items()}
+        RunConfig.parse(default_keys() | changed)
+
+
 @pytest.mark.parametrize("scaling", ["channel", "none"])
 def test_direct_feedback_has_nothing_to_rescale(scaling: str) -> None:
     (found,) = problems(feedback="dfa", scaling=scaling)

@@ -462,13 +462,21 @@ def spectral() -> nn.Sequential:
     return model
 
 
-@pytest.mark.parametrize("net", [Instance, spectral])
-def test_other_buffers_are_not_changed(net: Any) -> None:
+@pytest.mark.parametrize(
+    ("net", "layer"), [(Instance, "head"), (spectral, "head"), (spectral, "hidden")]
+)
+def test_other_buffers_are_not_changed(net: Any, layer: str) -> None:
     model, samples = net(), data()
     results = []
     for diagnostics in (False, True):
         twin = copy.deepcopy(model)
-        given = replace(SETTINGS, fa_layers=("head",), diagnostics=diagnostics)
+        given = replace(SETTINGS, fa_layers=(layer,), diagnostics=diagnostics)
         LocalTrainer(twin, given).fit(*samples)
         results.append(bits(twin))
     assert same_bits(*results)
+
+
+def test_a_layer_that_is_not_aligned() -> None:
+    model, (inputs, targets) = mlp(), data()
+    with pytest.raises(ValueError, match="'hidden' is not aligned"):
+        feedback_diagnostics(model, ["hidden"], inputs, targets, cross_entropy)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from clients import LocalTrainer, TrainSettings
-from tests.unit.clients.cases import channels_last, same_bits
+from tests.unit.clients.cases import same_bits
 from tests.unit.clients.reference import distance, reference_twin
 
 Data = tuple[Tensor, Tensor]
@@ -72,11 +72,7 @@ def by_hand(
 
 
 def sgd(model: nn.Module, data: Data, settings: TrainSettings) -> None:
-    """Train with a loop as in torch's tutorials, in the trainer's layout of images.
-
-    Another layout sums in another order, and drops other elements.
-    """
-    inputs, targets = channels_last(data[0]), data[1]
+    """Train with a loop as in torch's tutorials."""
     generator = torch.Generator().manual_seed(settings.seed)
     optimizer = torch.optim.SGD(
         model.parameters(),
@@ -87,12 +83,12 @@ def sgd(model: nn.Module, data: Data, settings: TrainSettings) -> None:
     with torch.random.fork_rng([]):
         torch.manual_seed(settings.seed)
         for _ in range(settings.epochs):
-            for batch in torch.randperm(len(inputs), generator=generator).split(
+            for batch in torch.randperm(len(data[0]), generator=generator).split(
                 settings.batch_size
             ):
                 optimizer.zero_grad()
-                outputs = model(inputs[batch])
-                functional.cross_entropy(outputs, targets[batch]).backward()
+                outputs = model(data[0][batch])
+                functional.cross_entropy(outputs, data[1][batch]).backward()
                 optimizer.step()
 
 

@@ -11,7 +11,7 @@ from clients import (
     TrainSettings,
     eligible_layers,
 )
-from tests.unit.clients.cases import channels_last, same_bits
+from tests.unit.clients.cases import same_bits
 
 
 def network() -> nn.Sequential:
@@ -47,7 +47,6 @@ def test_a_lone_sample_at_the_end_is_normalised_by_running_statistics() -> None:
     settings = TrainSettings(batch_size=4, epochs=2, seed=1)
     LocalTrainer(ours, settings).fit(inputs, targets)
 
-    inputs = channels_last(inputs)  # the trainer's layout: sums in the same order
     order = torch.Generator().manual_seed(1)
     optimizer = torch.optim.SGD(
         theirs.parameters(), lr=0.01, momentum=0.9, weight_decay=0.001
