@@ -1,23 +1,27 @@
 """``python -m benchmarks.step_cost``: a client's round, by method, relative to FedAvg.
 
-A client trains for one round of five epochs on 128 images of 28x28 pixels, batch 64, on
-one thread: loading the received weights, training, and what it keeps. It has taken part
-before, so all of a method's work is there. The data is noise: what is computed does not
-depend on it.
+A client trains for one round as in the paper's BloodMNIST setting: 128 images of 28x28
+pixels, batch 64, five epochs, ten steps, on one thread; loading the received weights
+and making what it keeps are included. It has taken part before, so all of a method's
+work is there (the first of FedSOL's ten steps is never perturbed). The data is noise:
+what is computed does not depend on it. FLFA uses another layer in each repetition.
+Quartiles are those of whole rounds and show how steady the machine was, not how sure
+the ratio is.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, cycle, repeat
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import tomli
 import torch
 from rich.console import Console
 from rich.progress import Progress
@@ -88,8 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args(arguments)
-    if options.repetitions is not None and options.repetitions < 2:
-        parser.error("--repetitions must be 2 or more")
+    if options.repetitions is not None and options.repetitions < 3:
+        parser.error("--repetitions must be 3 or more")
     torch.set_num_threads(1)
     keep_freed_memory()
     models = [options.model] if options.model else list(NORMS)
@@ -132,7 +136,9 @@ class _Client:
 
     def __init__(self, model: str, arm: Arm, *, flfa: bool) -> None:
         draw = torch.Generator().manual_seed(0)
-        self.inputs = torch.randn(SAMPLES, CHANNELS, SIZE, SIZE, generator=draw)
+        images = torch.randn(SAMPLES, CHANNELS, SIZE, SIZE, generator=draw)
+        # The app's layout.
+        self.inputs = images.contiguous(memory_format=torch.channels_last)
         self.targets = torch.randint(CLASSES, (SAMPLES,), generator=draw)
         self.model = build_model(
             model,
@@ -185,7 +191,7 @@ def _pause_between_steps(trainer: LocalTrainer, pause: Pause) -> None:
 
 def _run_config() -> dict[str, Any]:
     pyproject = Path(__file__).resolve().parent.parent / "pyproject.toml"
-    app = tomli.loads(pyproject.read_text())["tool"]["flwr"]["app"]
+    app = tomllib.loads(pyproject.read_text())["tool"]["flwr"]["app"]
     return dict(app["config"])
 
 
@@ -208,7 +214,15 @@ def _print_table(model: str, rows: list[dict[str, Any]]) -> None:
             f"{flfa[row['method']]:.3f}",
             f"{FLFA_GOAL:.2f}",
         )
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    console.print(table)
+    missed = [
+        row["method"]
+        for row in rows
+        if not row["flfa"] and row["ratio"] > (ARMS[row["method"]].goal or math.inf)
+    ]
+    missed += [f"FLFA on {name}" for name, ratio in flfa.items() if ratio > FLFA_GOAL]
+    console.print(f"Above the goal: {', '.join(missed) or 'none'}")
 
 
 if __name__ == "__main__":

@@ -32,6 +32,11 @@ def augment(images: Tensor, kind: str, generator: torch.Generator) -> Tensor:
         raise ValueError(f"augmentation {kind!r} is unknown; allowed: {AUGMENTATIONS}")
     if kind == "none":
         return images
+    if images.dim() != 4:
+        raise ValueError(
+            f"augmentation {kind!r} needs images of shape (N, C, H, W), not "
+            f"{tuple(images.shape)}"
+        )
     count, channels, height, width = images.shape
     draws = torch.rand(3, count, generator=generator)
     down, right = (draws[:2] * (2 * PADDING + 1)).long().unsqueeze(2)
@@ -49,5 +54,6 @@ def augment(images: Tensor, kind: str, generator: torch.Generator) -> Tensor:
         0, places.flatten().to(images.device)
     )
     result = pixels.view(count, height, width, channels).permute(0, 3, 1, 2)
-    # Channels last if the images are.
-    return result if images.stride(1) == 1 else result.contiguous()
+    if images.stride(1) == 1:  # channels last, as the result is
+        return result
+    return result.clone(memory_format=torch.contiguous_format)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from .batchnorm import running_statistics_if, without_statistics
+from .buffers import kept_buffers, running_statistics_if
 from .forward import FeedbackForward
 
 __all__ = ["ANGLE", "ERROR", "feedback_diagnostics"]
@@ -38,7 +38,8 @@ def feedback_diagnostics(
     inputs, targets : Tensor
         The batch.
     loss : Callable[[Tensor, Tensor], Tensor]
-        Of outputs and targets.
+        Of outputs and targets. The trainers give theirs, without what a method adds
+        beside it (MOON's contrast) and at the present weights (FedSOL's are moved).
 
     Returns
     -------
@@ -48,19 +49,24 @@ def feedback_diagnostics(
         alignment in this layer alone, ``|g_B - g| / |g|``, the norms being over the
         gradients of all parameters (the paper's G, relative); 0 where ``g`` is.
     """
-    forwards = {name: vars(model.get_submodule(name))["forward"] for name in layers}
-    with _aligned_only(model, layers, ()):
-        true = _gradients(model, inputs, targets, loss)
-    size = _norm(true)
+    layers = list(dict.fromkeys(layers))
+    if not layers:
+        return {}
+    forwards = {x: vars(model.get_submodule(x)).get("forward") for x in layers}
+    if plain := [name for name, forward in forwards.items() if forward is None]:
+        raise ValueError(f"layer {plain[0]!r} is not aligned; use it inside the block")
     measured: dict[str, float] = {}
-    for name, forward in forwards.items():
-        if isinstance(forward, FeedbackForward):
-            weight = forward.layer.weight
-            measured[f"{ANGLE}/{name}"] = _angle(forward.feedback, weight)
-        with _aligned_only(model, layers, (name,)):
-            aligned = _gradients(model, inputs, targets, loss)
-        apart = _norm([a - b for a, b in zip(aligned, true, strict=True)])
-        measured[f"{ERROR}/{name}"] = apart / size if size > 0 else 0.0
+    with kept_buffers(model):
+        with _aligned_only(model, layers, ()):
+            true = _gradients(model, inputs, targets, loss)
+        size = _norm(true)
+        for name, forward in forwards.items():
+            if isinstance(forward, FeedbackForward):
+                measured[f"{ANGLE}/{name}"] = _angle(forward)
+            with _aligned_only(model, layers, (name,)):
+                aligned = _gradients(model, inputs, targets, loss)
+            apart = _norm([a - b for a, b in zip(aligned, true, strict=True)])
+            measured[f"{ERROR}/{name}"] = apart / size if size != 0 else 0.0
     return measured
 
 
@@ -84,14 +90,14 @@ def _gradients(
     targets: Tensor,
     loss: Callable[[Tensor, Tensor], Tensor],
 ) -> list[Tensor]:
-    """Return the gradients of all trainable parameters; leave nothing changed."""
+    """Return the gradients of all trainable parameters."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     devices = [inputs.device] if inputs.device.type == "cuda" else []
     # The same dropout in all passes, and the caller's afterwards.
     with (
         torch.random.fork_rng(devices),
         running_statistics_if(len(inputs) == 1, model),
-        without_statistics(model),
+        kept_buffers(model),
     ):
         value = loss(model(inputs), targets)
         gradients = torch.autograd.grad(value, parameters, allow_unused=True)
@@ -106,11 +112,14 @@ def _norm(tensors: list[Tensor]) -> float:
     return float(torch.linalg.vector_norm(norms))
 
 
-def _angle(one: Tensor, other: Tensor) -> float:
-    """Return the angle in degrees; 0 if one of them is zero."""
-    first, second = (t.detach().double() for t in (one, other))
-    lengths = [torch.linalg.vector_norm(t) for t in (first, second)]
+def _angle(forward: FeedbackForward) -> float:
+    """Return the degrees between ``B`` and the weight; 0 if one of them is zero."""
+    weight = forward.layer.weight.detach()
+    scale = forward.scale_for(weight)
+    feedback = forward.feedback.double() * (1.0 if scale is None else scale)
+    weight = weight.double()
     # By chords: the arc cosine of a number near 1 has half its digits.
-    to, fro = first * lengths[1], second * lengths[0]
-    apart, along = (torch.linalg.vector_norm(t) for t in (to - fro, to + fro))
+    one = feedback * torch.linalg.vector_norm(weight)
+    other = weight * torch.linalg.vector_norm(feedback)
+    apart, along = (torch.linalg.vector_norm(t) for t in (one - other, one + other))
     return float(torch.rad2deg(2 * torch.atan2(apart, along)))

@@ -20,7 +20,7 @@ class FedDynTrainer(LocalTrainer):
 
     def begin(self, inputs: Tensor, targets: Tensor) -> None:
         """Remember the received weights and this client's dual variable."""
-        self.alpha = float(self.config["feddyn-alpha"])
+        self.alpha = self.number("feddyn-alpha")
         self.anchor = Anchor(self.model)
         self.dual = {
             name: self.received_state.get(name, torch.zeros_like(value)).to(value)

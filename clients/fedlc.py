@@ -20,7 +20,7 @@ class FedLCTrainer(LocalTrainer):
 
     def begin(self, inputs: Tensor, targets: Tensor) -> None:
         """Count the classes in all of the local data."""
-        self.tau = float(self.config["fedlc-tau"])
+        self.tau = self.number("fedlc-tau")
         self.targets = targets
         self.shift: Tensor | None = None
 

@@ -22,7 +22,7 @@ class FedProxTrainer(LocalTrainer):
 
     def begin(self, inputs: Tensor, targets: Tensor) -> None:
         """Remember the received weights."""
-        self.strength = float(self.config[self.key])
+        self.strength = self.number(self.key)
         self.anchor = Anchor(self.model)
 
     def edit_gradients(self) -> None:

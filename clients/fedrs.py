@@ -7,7 +7,9 @@ from torch import Tensor
 
 from .trainer import LocalTrainer
 
-__all__ = ["FedRSTrainer"]
+__all__ = ["VARIANTS", "FedRSTrainer"]
+
+VARIANTS = ("hard", "soft")
 
 
 class FedRSTrainer(LocalTrainer):
@@ -20,8 +22,8 @@ class FedRSTrainer(LocalTrainer):
 
     def begin(self, inputs: Tensor, targets: Tensor) -> None:
         """Count the classes in all of the local data."""
-        self.alpha = float(self.config["fedrs-alpha"])
-        self.variant = str(self.config["fedrs-variant"])
+        self.alpha = self.number("fedrs-alpha")
+        self.variant = self.choice("fedrs-variant", VARIANTS)
         self.targets = targets
         self.factors: Tensor | None = None
 

@@ -11,12 +11,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .alignment import held_scales
-from .batchnorm import without_statistics
+from .buffers import kept_buffers
 from .frozen import FrozenOutputs
 from .head import features_of, head_of
 from .trainer import LocalTrainer
 
-__all__ = ["FedSOLTrainer"]
+__all__ = ["PARTS", "VARIANTS", "FedSOLTrainer"]
+
+VARIANTS = ("adaptive", "fixed")
+PARTS = ("all", "head")
 
 DISTILLATION_TEMPERATURE = 3.0
 SMALLEST_NORM = 1e-8
@@ -38,9 +41,18 @@ class FedSOLTrainer(LocalTrainer):
 
     def begin(self, inputs: Tensor, targets: Tensor) -> None:
         """Keep the received model for its logits."""
-        self.rho = float(self.config["fedsol-rho"])
-        self.adaptive = self.config["fedsol-variant"] == "adaptive"
-        self.head_only = self.config["fedsol-part"] == "head"
+        self.rho = self.number("fedsol-rho")
+        self.adaptive = self.choice("fedsol-variant", VARIANTS) == "adaptive"
+        self.head_only = self.choice("fedsol-part", PARTS) == "head"
+        if (
+            self.head_only
+            and self.settings.fa_layers
+            and self.settings.feedback == "dfa"
+        ):
+            raise ValueError(
+                "fedsol-part 'head' runs the head alone a second time, without the "
+                "output whose error feedback 'dfa' needs; use 'all'"
+            )
         part = head_of(self.model) if self.head_only else self.model
         self.perturbed: list[Any] = [p for p in part.parameters() if p.requires_grad]
         self.received_weights = [p.detach().clone() for p in self.perturbed]
@@ -63,7 +75,7 @@ class FedSOLTrainer(LocalTrainer):
             proximal = self._proximal_gradients(inputs, self.model(inputs))
         with (
             held_scales(self.model),
-            without_statistics(self.model),
+            kept_buffers(self.model),
             self._perturbation(proximal),
         ):
             return super().compute_gradients(inputs, targets)
@@ -71,18 +83,28 @@ class FedSOLTrainer(LocalTrainer):
     def _head_gradients(self, inputs: Tensor, targets: Tensor) -> Tensor:
         head = head_of(self.model)
         states: list[Any] = []
-        before = head.register_forward_pre_hook(
-            lambda *_: states.append(_random_state(self.devices))
-        )
+        answers: list[Tensor] = []
+        hooks = [
+            head.register_forward_pre_hook(
+                lambda *_: states.append(_random_state(self.devices))
+            ),
+            head.register_forward_hook(lambda *args: answers.append(args[-1])),
+        ]
         try:
             with features_of(self.model) as seen:
                 logits = self.model(inputs)
         finally:
-            before.remove()
+            for hook in hooks:
+                hook.remove()
+        if len(answers) != 1 or answers[0] is not logits:
+            raise ValueError(
+                "fedsol-part 'head' needs a model whose output is that of its head, "
+                f"called once; {type(self.model).__name__}'s is not: use 'all'"
+            )
         proximal = self._proximal_gradients(inputs, logits)
         with (
             held_scales(head),
-            without_statistics(head),
+            kept_buffers(head),
             self._perturbation(proximal),
             torch.random.fork_rng(self.devices),
         ):

@@ -45,7 +45,7 @@ class FeedbackForward:
         inputs = _as_autocast_would(input)
         weight = layer.weight  # read once: a parametrised weight is computed here
         if not self.holds:
-            self.scale = self._scale(weight)
+            self.scale = self.scale_for(weight)
         scale = self.scale
         if isinstance(layer, nn.Linear):
             outputs = functional.linear(inputs.detach(), weight, layer.bias)
@@ -64,7 +64,7 @@ class FeedbackForward:
         )
         return norm
 
-    def _scale(self, weight: Tensor) -> Tensor | None:
+    def scale_for(self, weight: Tensor) -> Tensor | None:
         """Return ``|w| / |W|``, exactly 1 while the weight is the one on entry."""
         norm = self._norm(weight)
         if norm is None or self.norm is None:

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from .buffers import kept_buffers
+
 __all__ = ["FrozenOutputs"]
 
 BATCH = 512
@@ -42,7 +44,7 @@ class FrozenOutputs:
         if augmented:
             self._model = copy.deepcopy(model).eval().requires_grad_(False)
             return
-        with _evaluating(model), torch.no_grad():
+        with _evaluating(model), kept_buffers(model), torch.no_grad():
             batches = torch.split(samples, BATCH)
             self._known = torch.cat([output(model, batch) for batch in batches])
 

@@ -26,8 +26,8 @@ class MOONTrainer(LocalTrainer):
 
     def begin(self, inputs: Tensor, targets: Tensor) -> None:
         """Freeze the two models to contrast with."""
-        self.mu = float(self.config["moon-mu"])
-        self.temperature = float(self.config["moon-temperature"])
+        self.mu = self.number("moon-mu")
+        self.temperature = self.number("moon-temperature")
         self.active = self.mu != 0 and bool(self.received_state)
         if self.mu != 0:
             head_of(self.model)  # raises now, not when the client comes back

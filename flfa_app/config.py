@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
+from clients import fedrs, fedsol
 from clients.alignment import FEEDBACKS, SCALINGS
 from clients.augmentation import AUGMENTATIONS
 from flfa_app.data import DATASETS, PARTITIONERS
@@ -95,10 +96,10 @@ class RunConfig:
     moon_mu: float = _real("0")
     moon_temperature: float = _real("> 0")
     fedsol_rho: float = _real("0")
-    fedsol_variant: str = _one_of(("adaptive", "fixed"))
-    fedsol_part: str = _one_of(("all", "head"))
+    fedsol_variant: str = _one_of(fedsol.VARIANTS)
+    fedsol_part: str = _one_of(fedsol.PARTS)
     fedrs_alpha: float = _real("0", "1")
-    fedrs_variant: str = _one_of(("hard", "soft"))
+    fedrs_variant: str = _one_of(fedrs.VARIANTS)
     fedlc_tau: float = _real("0")
     fedacg_lambda: float = _real("0", "< 1")
     fedacg_beta: float = _real("0")
@@ -222,6 +223,19 @@ def _contradictions(right: Mapping[str, Any]) -> list[str]:
             f"partition-column is {column!r}, but partitioner is {partitioner!r}; set "
             "partitioner to 'natural' or leave partition-column empty"
         )
+    if (
+        right.get("feedback") == "dfa"
+        and right.get("algorithm") == "fedsol"
+        and right.get("fedsol-part") == "head"
+        and rule not in (None, "none")
+    ):
+        problems.append(
+            "fedsol-part is 'head', but feedback is 'dfa': the head runs a second time "
+            "on its own, without the output whose error dfa needs; set fedsol-part to "
+            "'all'"
+        )
+    if layers is not None and len(set(_names(layers))) < len(_names(layers)):
+        problems.append(f"fixed-fa-layers is {layers!r}; it names a layer twice")
     return problems
 
 

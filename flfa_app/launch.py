@@ -7,11 +7,11 @@ import os
 import re
 import signal
 import sys
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import tomli
 from click import ClickException
 from flwr.common.config import parse_config_args
 from rich.console import Console
@@ -112,7 +112,7 @@ def read_overrides(texts: Sequence[str], nodes: int | None = None) -> dict[str, 
             raise ConfigError(f"--run-config: there is no file {text}")
         try:
             keys = parse_config_args([text])
-        except (ClickException, tomli.TOMLDecodeError) as problem:
+        except (ClickException, tomllib.TOMLDecodeError) as problem:
             raise ConfigError(f"--run-config {text!r}: {problem}") from problem
         if text.strip() and not keys:
             raise ConfigError(
@@ -125,7 +125,7 @@ def read_overrides(texts: Sequence[str], nodes: int | None = None) -> dict[str, 
 
 def default_keys() -> dict[str, Any]:
     """Return the run config of ``pyproject.toml``."""
-    pyproject = tomli.loads((PROJECT / "pyproject.toml").read_text())
+    pyproject = tomllib.loads((PROJECT / "pyproject.toml").read_text())
     return dict(pyproject["tool"]["flwr"]["app"]["config"])
 
 

@@ -53,7 +53,7 @@ def prepare(config: RunConfig, num_partitions: int | None = None) -> Prepared:
             problems.append(str(problem))
     model = model_of(config)
     eligible, candidates = _layers(config, model, images)
-    problems += _layer_problems(config, candidates)
+    problems += _layer_problems(config, eligible, candidates)
     if problems:
         raise _error(problems)
     return Prepared(device, images, model, eligible, candidates)
@@ -75,16 +75,29 @@ def _layers(
     return eligible, [x for x in eligible if x in effective]
 
 
-def _layer_problems(config: RunConfig, candidates: list[str]) -> list[str]:
+def _layer_problems(
+    config: RunConfig, eligible: list[str], candidates: list[str]
+) -> list[str]:
     allowed = f"{config.model} has the candidates {', '.join(candidates)}"
     problems = []
-    if config.flfa != "none" and config.num_fa_layers > len(candidates):
+    chosen_by_score = config.flfa not in ("none", "fixed")
+    if chosen_by_score and config.num_fa_layers > len(candidates):
         problems.append(
             f"num-fa-layers is {config.num_fa_layers}; it must be at most "
             f"{len(candidates)}: {allowed}"
         )
-    if unknown := [x for x in config.fixed_layers if x not in candidates]:
-        problems.append(f"fixed-fa-layers names {', '.join(unknown)}; {allowed}")
+    for layer in config.fixed_layers:
+        if layer not in eligible:
+            problems.append(f"fixed-fa-layers names {layer}; {allowed}")
+        elif layer not in candidates:
+            reason = (
+                "feedback 'dfa' means nothing on the last layer, whose error is the "
+                "output's own"
+                if config.feedback == "dfa"
+                else "its input carries no gradient, so feedback alignment does "
+                "nothing there (candidates = 'all' allows it)"
+            )
+            problems.append(f"fixed-fa-layers names {layer}: {reason}; {allowed}")
     return problems
 
 

@@ -13,4 +13,5 @@ class FLFAFedAdam(LayerSelection, FedAdam):
     """Flower's ``FedAdam`` with FLFA; ``rule="none"`` is Flower's own.
 
     Layers are scored relative to the weights that were sent, before the Adam step.
+    As in Flower, every array takes part in it, BatchNorm's statistics included.
     """

@@ -13,4 +13,6 @@ class FLFAFedAvgM(LayerSelection, FedAvgM):
     """Flower's ``FedAvgM`` (heavy ball) with FLFA; ``rule="none"`` is Flower's own.
 
     Layers are scored relative to the weights that were sent, before the momentum step.
+    As in Flower, every array takes part in it, BatchNorm's statistics included;
+    :class:`~.momentum.FLFAServerMomentum` moves parameters only.
     """

@@ -149,13 +149,13 @@ def test_a_run_without_any_update_fails(tmp_path: Path) -> None:
 def test_all_that_machine_and_model_have_against_a_config_at_once(
     tmp_path: Path,
 ) -> None:
-    keys = {"flfa": "fixed", "fixed-fa-layers": "foo", "num-fa-layers": 99}
+    keys = {"flfa": "fixed", "fixed-fa-layers": "foo, conv1"}
     with pytest.raises(ConfigError) as caught:
         run_app(tmp_path, {**keys, "device": "cuda"})
     for text in (
         "device is 'cuda'",
-        "num-fa-layers is 99",
         "fixed-fa-layers names foo",
+        "fixed-fa-layers names conv1",
     ):
         assert text in str(caught.value)
 
@@ -172,7 +172,11 @@ def test_a_federation_of_one(tmp_path: Path) -> None:
         ({"num-fa-layers": 4}, r"num-fa-layers is 4; .* at most 3: cnn has"),
         (
             {"flfa": "fixed", "fixed-fa-layers": "conv1, conv9"},
-            r"fixed-fa-layers names conv1, conv9; cnn has the candidates conv2",
+            r"names conv1: its input carries no gradient(.|\n)*names conv9; cnn has",
+        ),
+        (
+            {"flfa": "fixed", "fixed-fa-layers": "head", "feedback": "dfa"},
+            r"names head: feedback 'dfa' means nothing on the last layer",
         ),
         ({"min-partition-size": 10**6}, "min-partition-size is 1000000"),
     ],

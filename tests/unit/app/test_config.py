@@ -135,6 +135,98 @@ def test_names_of_fixed_layers() -> None:
     assert "set flfa to 'fixed'" in problems(fixed_fa_layers="conv2")[0]
 
 
+def test_a_fixed_layer_is_named_once() -> None:
+    (found,) = problems(flfa="fixed", fixed_fa_layers="conv2, head, conv2")
+    assert "names a layer twice" in found
+
+
+def test_direct_feedback_needs_the_whole_model_in_fedsols_second_pass() -> None:
+    keys = {"algorithm": "fedsol", "fedsol_part": "head", "feedback": "dfa"}
+    (found,) = problems(**keys)
+    assert "fedsol-part is 'head', but feedback is 'dfa'" in found
+    for other in ({"flfa": "none"}, {"feedback": "random"}, {"fedsol_part": "all"}):
+        changed = {k.replace("_", "-"): v for k, v in {**keys, **other}.items()}
+        RunConfig.parse(default_keys() | changed)
+
+
+@pytest.mark.parametrize("scaling", ["channel", "none"])
+def test_direct_feedback_has_nothing_to_rescale(scaling: str) -> None:
+    (found,) = problems(feedback="dfa", scaling=scaling)
+    assert f"scaling is '{scaling}'" in found
+    assert "feedback is 'dfa'" in found
+    for keys in ({"feedback": "dfa"}, {"feedback": "random", "scaling": scaling}):
+        RunConfig.parse(default_keys() | keys)
+
+
+@pytest.mark.parametrize(
+    ("layers", "rule", "text"),
+    [
+        ("", "fixed", "fixed-fa-layers is empty"),
+        (" , ", "fixed", "fixed-fa-layers is empty"),
+        ("conv2", "lowest", "fixed-fa-layers is 'conv2', but flfa is 'lowest'"),
+    ],
+)
+def test_contradictions_are_named_together(layers: str, rule: str, text: str) -> None:
+    found = problems(
+        flfa=rule, fixed_fa_layers=layers, feedback="dfa", scaling="channel"
+    )
+    assert len(found) == 2
+    assert text in found[0]
+    assert "scaling is 'channel', but feedback is 'dfa'" in found[1]
+
+
+DFA = {"feedback": "dfa", "scaling": "none"}
+FIXED = {"flfa": "fixed"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "wrong", "contradictions"),
+    [
+        ({**DFA, "flfa": "best"}, ["flfa is 'best'"], ["scaling is 'none'"]),
+        ({**DFA, "fixed_fa_layers": 3}, ["fixed-fa-layers is 3"], ["scaling is"]),
+        ({**FIXED, "feedback": "back"}, ["feedback is 'back'"], ["fixed-fa-layers is"]),
+        ({**FIXED, "scaling": 1}, ["scaling is 1"], ["fixed-fa-layers is empty"]),
+        ({**DFA, **FIXED, "seed": -1}, ["seed is -1"], ["fixed-fa-", "scaling is"]),
+        # A key that is wrong itself contradicts nothing.
+        ({"feedback": "dfa", "scaling": "big"}, ["scaling is 'big'"], []),
+        ({"feedback": "DFA", "scaling": "none"}, ["feedback is 'DFA'"], []),
+        ({"flfa": "best", "fixed_fa_layers": "conv2"}, ["flfa is 'best'"], []),
+        ({"flfa": "fixed", "fixed_fa_layers": None}, ["fixed-fa-layers is None"], []),
+    ],
+)
+def test_a_wrong_value_hides_no_contradiction_of_others(
+    changes: dict[str, Any], wrong: list[str], contradictions: list[str]
+) -> None:
+    found = problems(**changes)
+    assert len(found) == len(wrong + contradictions)
+    for line, text in zip(found, wrong + contradictions, strict=True):
+        assert text in line
+
+
+@pytest.mark.parametrize("key", ["flfa", "fixed-fa-layers", "feedback", "scaling"])
+def test_a_missing_key_contradicts_nothing(key: str) -> None:
+    keys = default_keys()
+    del keys[key]
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.parse(keys)
+    (found,) = str(caught.value).splitlines()[1:]
+    assert f"{key} is missing" in found
+
+
+@pytest.mark.parametrize("value", ["none", "crop", "crop-flip"])
+def test_augmentations(value: str) -> None:
+    config = RunConfig.parse(default_keys() | {"augmentation": value})
+    assert config.augmentation == value
+    assert "one of none, crop, crop-flip" in problems(augmentation="flip")[0]
+
+
+@pytest.mark.parametrize("value", ["true", 1, 0, None])
+def test_diagnostics_are_true_or_false(value: Any) -> None:
+    assert RunConfig.parse(default_keys() | {"diagnostics": True}).diagnostics is True
+    assert RunConfig.parse(default_keys()).diagnostics is False
+    assert f"diagnostics is {value!r}" in problems(diagnostics=value)[0]
+
+
 def test_the_config_is_frozen_and_hashable() -> None:
     config = RunConfig.parse(default_keys())
     with pytest.raises(AttributeError):

@@ -92,6 +92,16 @@ def conv_input(case: str, batch: int | None = 2) -> Tensor:
     return torch.randn(*([] if batch is None else [batch]), CHANNELS, *SIZES[dims])
 
 
+def channels_last(images: Tensor) -> Tensor:
+    """Lay images out pixel by pixel, as the trainer does; the values are the same.
+
+    ``contiguous(memory_format=...)`` would leave images of one channel as they are.
+    """
+    count, channels, height, width = images.shape
+    pixels = torch.empty(count, height, width, channels, dtype=images.dtype)
+    return pixels.copy_(images.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
 def moved(model: nn.Module, by: float = 0.5) -> None:
     """Move every weight away from where it is, as local training does."""
     with torch.no_grad():

@@ -95,6 +95,29 @@ def convnet() -> nn.Sequential:
     return nn.Sequential(OrderedDict(layers))
 
 
+def picture_net(channels: int = 3, dropout: float = 0.0) -> nn.Sequential:
+    """Takes images of 6 x 5 as they are; without dropout a sample is on its own."""
+    layers = {
+        "first": nn.Conv2d(channels, 4, 3, padding=1),
+        "act": nn.Tanh(),
+        "pool": nn.AvgPool2d(2),
+        "hidden": nn.Conv2d(4, 5, 2),
+        "act2": nn.Tanh(),
+        "drop": nn.Dropout(dropout),
+        "flat": nn.Flatten(),
+        "head": nn.Linear(10, CLASSES),
+    }
+    return nn.Sequential(OrderedDict(layers))
+
+
+def pictures(
+    size: int = 22, channels: int = 3, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
+    """Draw images of 6 x 5, of the classes of :func:`data`."""
+    images = torch.randn(size, channels, 6, 5, dtype=dtype)
+    return images, data(size)[1]
+
+
 def data(size: int = 22, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
     """Draw samples of classes 0 (half of them), 1 and 3: class 2 is missing."""
     targets = torch.tensor([0, 1, 0, 3])[torch.arange(size) % 4]

@@ -1,11 +1,12 @@
 """FedSOL: the perturbation, the two passes, and what they leave behind."""
 
 import copy
+import math
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from clients import LocalTrainer, TrainSettings
 from clients.fedsol import FedSOLTrainer
@@ -189,5 +190,71 @@ def test_the_received_logits_are_of_evaluation_mode() -> None:
     assert torch.equal(torch.get_rng_state(), random)
     assert [m.training for m in model.modules()] == modes
     assert same_bits(bits(model), before)
+    anchor = trainer.anchor_logits.of(torch.arange(len(inputs)), inputs)
     with torch.no_grad():
-        assert torch.equal(trainer.anchor_logits, copy.deepcopy(model).eval()(inputs))
+        assert torch.equal(anchor, copy.deepcopy(model).eval()(inputs))
+
+
+class Scaled(nn.Module):
+    """A model whose output is not that of its head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(6, 7), nn.Linear(7, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 5 * self.head(self.body(x).tanh())
+
+
+def settings_of(part: str, variant: str = "fixed") -> dict[str, Any]:
+    return {"fedsol-rho": 1.0, "fedsol-variant": variant, "fedsol-part": part}
+
+
+def test_the_head_alone_must_give_the_models_output() -> None:
+    """Otherwise the second loss would be another one."""
+    FedSOLTrainer(Scaled(), SETTINGS, settings_of("all")).fit(*data())
+    with pytest.raises(ValueError, match="output is that of its head"):
+        FedSOLTrainer(Scaled(), SETTINGS, settings_of("head")).fit(*data())
+
+
+def test_direct_feedback_is_refused_with_the_head_alone() -> None:
+    """Its second pass has no output of the model, only a stale error."""
+    given = TrainSettings(batch_size=5, epochs=1, fa_layers=("body",), feedback="dfa")
+    FedSOLTrainer(Scaled(), given, settings_of("all")).fit(*data())
+    with pytest.raises(ValueError, match="feedback 'dfa'"):
+        FedSOLTrainer(Scaled(), given, settings_of("head")).fit(*data())
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (settings_of("haed"), "fedsol-part is 'haed'"),
+        (settings_of("all", "adptive"), "fedsol-variant is 'adptive'"),
+        ({"fedsol-rho": 1.0}, "FedSOLTrainer needs 'fedsol-variant'"),
+    ],
+)
+def test_settings_that_are_wrong_or_missing(
+    config: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        FedSOLTrainer(mlp(), SETTINGS, config).fit(*data())
+
+
+class Counting(nn.Module):
+    """Keeps a buffer that it replaces, not changes, in every pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("passes", torch.zeros(()))
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes = self.passes + 1
+        return self.linear(x)
+
+
+def test_a_buffer_that_is_replaced_counts_the_first_pass_only() -> None:
+    model = nn.Sequential(Counting(), nn.Tanh(), nn.Linear(6, 4))
+    inputs, targets = data()
+    FedSOLTrainer(model, SETTINGS, settings_of("all")).fit(inputs, targets)
+    assert model[0].passes == 2 * math.ceil(len(inputs) / 5)  # steps of two epochs

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from clients import LocalTrainer, TrainSettings
-from clients.head import evaluated_on_all, features_of, head_of
+from clients.frozen import FrozenOutputs
+from clients.head import features_of, head_of
 from clients.moon import MOONTrainer
 from tests.unit.clients.cases import moved, same_bits
 from tests.unit.clients.methods.methods import (
@@ -142,8 +143,9 @@ def test_the_frozen_models_leave_no_trace(net: Any) -> None:
     previous.load_state_dict(state)
     with torch.no_grad():
         near, far = (split(m.eval())[0](inputs) for m in (model, previous))
-    assert torch.equal(trainer.global_features, near)
-    assert torch.equal(trainer.previous_features, far)
+    everything = torch.arange(len(inputs))
+    assert torch.equal(trainer.global_features.of(everything, inputs), near)
+    assert torch.equal(trainer.previous_features.of(everything, inputs), far)
     assert not torch.equal(near, far)
 
 
@@ -152,8 +154,8 @@ def test_no_gradient_reaches_the_frozen_models() -> None:
     state = {k: v.requires_grad_() for k, v in previous_of(model).items()}
     trainer = MOONTrainer(model, SETTINGS, moon(1.0), state)
     trainer.fit(inputs, targets)
-    assert not trainer.global_features.requires_grad
-    assert not trainer.previous_features.requires_grad
+    for frozen in (trainer.global_features, trainer.previous_features):
+        assert not frozen.of(torch.arange(len(inputs)), inputs).requires_grad
     assert all(v.grad is None for v in state.values())
 
 
@@ -204,12 +206,14 @@ def test_all_samples_in_their_order_and_the_modes_after_an_error() -> None:
     model, inputs = normed().double(), torch.randn(1100, 6).double()
     model.drop.eval()
     modes = [m.training for m in model.modules()]
-    outputs = evaluated_on_all(model, inputs, model)
+    everything = torch.arange(len(inputs))
+    frozen = FrozenOutputs(model, nn.Module.__call__, inputs, augmented=False)
+    outputs = frozen.of(everything, inputs)
     assert [m.training for m in model.modules()] == modes
     assert not outputs.requires_grad
     with torch.no_grad():
         expected = copy.deepcopy(model).eval()(inputs)
     torch.testing.assert_close(outputs, expected, rtol=1e-12, atol=1e-14)
     with pytest.raises(RuntimeError):
-        evaluated_on_all(model, inputs[:, :5], model)
+        FrozenOutputs(model, nn.Module.__call__, inputs[:, :5], augmented=False)
     assert [m.training for m in model.modules()] == modes

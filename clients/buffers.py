@@ -1,14 +1,15 @@
-"""BatchNorm without its usual dealings with running statistics, for a moment."""
+"""Passes that leave no trace in running statistics."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-__all__ = ["running_statistics_if", "without_statistics"]
+__all__ = ["kept_buffers", "running_statistics_if"]
 
 
 @contextmanager
@@ -26,14 +27,18 @@ def running_statistics_if(needed: bool, model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def without_statistics(model: nn.Module) -> Iterator[None]:
-    """Let BatchNorm use the batch, and neither running statistics nor counters."""
-    norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
-    tracking = [m for m in norms if m.training and m.track_running_stats]
-    for norm in tracking:
-        norm.track_running_stats = False
+def kept_buffers(model: nn.Module) -> Iterator[None]:
+    """Give all buffers back the values they had: statistics, counters, and the like."""
+    kept = [
+        (module, name, buffer, buffer.clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
     try:
         yield
     finally:
-        for norm in tracking:
-            norm.track_running_stats = True
+        with torch.no_grad():
+            for module, name, buffer, value in kept:
+                buffer.copy_(value)
+                module._buffers[name] = buffer  # it may have been given another

@@ -1,0 +1,40 @@
+"""The benchmark commands write what they promise."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import step_cost
+from flfa_app.registry import ALGORITHMS
+
+
+@pytest.fixture(autouse=True)
+def _threads_as_before():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def test_step_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(step_cost, "SAMPLES", 8)
+    file = tmp_path / "out.json"
+    arguments = ["--model", "cnn", "--repetitions", "3", "--json", str(file)]
+    assert step_cost.main(arguments) == 0
+    figures = json.loads(file.read_text())
+    assert figures["model"] == "cnn"
+    measured = {(row["method"], row["flfa"]): row["ratio"] for row in figures["rows"]}
+    assert all(ratio > 0 for ratio in measured.values())
+    assert measured["fedavg", False] == 1
+    assert {arm.algorithm for arm in step_cost.ARMS.values()} == set(ALGORITHMS)
+    assert measured.keys() == {(n, f) for n in step_cost.ARMS for f in (False, True)}
+    assert "scaffold" in capsys.readouterr().out
+
+
+def test_too_few_repetitions(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        step_cost.main(["--repetitions", "2"])
+    assert "--repetitions must be 3 or more" in capsys.readouterr().err

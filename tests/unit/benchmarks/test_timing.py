@@ -1,0 +1,70 @@
+"""Arms in turn, and the arithmetic of the figures."""
+
+import numpy as np
+import pytest
+
+from benchmarks.timing import (
+    Pause,
+    at_one_speed,
+    interleaved,
+    machine,
+    quartiles,
+    typical,
+)
+
+
+def test_pieces_run_one_after_another_forwards_and_backwards() -> None:
+    """The first pieces of a, b and c, then the second ones in the other order."""
+    seen: list[str] = []
+
+    def arm(name: str):
+        def run(pause: Pause) -> None:
+            seen.append(f"{name}1")
+            pause()
+            seen.append(f"{name}2")
+
+        return run
+
+    seconds = interleaved({name: arm(name) for name in "abc"}, repetitions=2)
+    assert seen == ["a1", "b1", "c1", "c2", "b2", "a2"] * 3  # the first is not counted
+    assert all(
+        len(pieces) == 2 for repetitions in seconds.values() for pieces in repetitions
+    )
+    assert all(len(repetitions) == 2 for repetitions in seconds.values())
+
+
+def test_an_error_in_an_arm_reaches_the_caller() -> None:
+    def broken(pause: Pause) -> None:
+        pause()
+        raise ZeroDivisionError("in the second piece")
+
+    with pytest.raises(ZeroDivisionError, match="second piece"):
+        interleaved({"a": lambda pause: pause(), "b": broken}, repetitions=1)
+
+
+def test_a_slow_moment_does_not_change_a_ratio() -> None:
+    """Three arms of 1, 2 and 4 seconds a piece; the machine stalls by a factor 7.
+
+    By turns the median of the arms is 2, 14 and 2 seconds, usually 2: divided by it and
+    multiplied by 2 every piece is what it was without the stall.
+    """
+    speed = np.array([[1.0, 7.0], [1.0, 1.0], [1.0, 1.0]])  # repetitions, pieces
+    seconds = {
+        name: (factor * speed).tolist()
+        for name, factor in zip("abc", (1, 2, 4), strict=True)
+    }
+    times = at_one_speed(seconds)
+    assert [typical(times[name]) for name in "abc"] == [2.0, 4.0, 8.0]
+    assert quartiles(times["c"]) == (8.0, 8.0)
+
+
+def test_typical_is_the_sum_of_the_medians_of_the_pieces() -> None:
+    """Medians 2 and 20."""
+    assert typical(np.array([[1.0, 20.0], [2.0, 90.0], [3.0, 10.0]])) == 22.0
+
+
+def test_the_machine_is_named() -> None:
+    about = machine()
+    assert about["processor"]
+    assert about["threads"] >= 1
+    assert {"date", "python", "torch", "flwr"} <= about.keys()
