@@ -32,7 +32,7 @@ lint: $(VENV)/installed         ## style and types
 	$(BIN)/mypy
 
 unit: $(VENV)/installed         ## the tests that need no Flower processes and no browser
-	$(BIN)/python -m pytest -m "not e2e and not browser" $(ARGS)
+	$(BIN)/python -m pytest -n 2 -m "not e2e and not browser" $(ARGS)
 
 browser: $(VENV)/installed      ## the report in headless Chromium (needs chromium, chromium-driver)
 	$(BIN)/python -m pytest -m browser $(ARGS)

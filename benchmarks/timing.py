@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import random
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -29,17 +30,22 @@ def interleaved(
     """Return the seconds of each piece of each arm, in each repetition.
 
     An arm is cut into pieces by calling the function it is given. The first pieces of
-    all arms run one after another, then the second ones, and so on, forwards and
-    backwards by turns: what slows the machine down for a while slows all of them.
+    all arms run one after another, then the second ones, and so on: what slows the
+    machine down for a while slows all of them. Their order is drawn anew each time, and
+    none goes twice in a row, because it would find its own data in the caches.
     """
+    shuffle = random.Random(0).shuffle
+    last = None
     seconds: dict[Key, list[list[float]]] = {name: [] for name in arms}
     for repetition in range(repetitions + 1):
         running = {name: _Running(run) for name, run in arms.items()}
-        turn = 0
         while unfinished := [name for name in running if running[name].alive]:
-            for name in unfinished[:: 1 if turn % 2 == 0 else -1]:
+            shuffle(unfinished)
+            if unfinished[0] == last:
+                unfinished.reverse()
+            for name in unfinished:
                 running[name].go_on()
-            turn += 1
+            last = unfinished[-1]
         for name, one in running.items():
             if (
                 repetition > 0

@@ -32,6 +32,8 @@ class FeedbackForward:
             "none": None,
         }[scaling]
         self.norm = self._norm(self.feedback)
+        # Looked at once, so that no step has to.
+        self.has_zeros = self.norm is not None and bool((self.norm == 0).any())
         self.scale = None if self.norm is None else torch.ones_like(self.norm)
         self.holds = False
 
@@ -69,7 +71,8 @@ class FeedbackForward:
         norm = self._norm(weight)
         if norm is None or self.norm is None:
             return None
-        return torch.where(self.norm > 0, norm / self.norm, 1.0)
+        scale = norm / self.norm
+        return torch.where(self.norm > 0, scale, 1.0) if self.has_zeros else scale
 
     def __reduce__(self) -> tuple[Any, ...]:
         # For copy and pickle: the layer they make is not in this block.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -12,6 +13,9 @@ from .head import features_of, head_of
 from .trainer import LocalTrainer
 
 __all__ = ["MOONTrainer"]
+
+EPSILON = 1e-12
+"""The smallest length that is divided by, torch's own."""
 
 
 class MOONTrainer(LocalTrainer):
@@ -45,23 +49,34 @@ class MOONTrainer(LocalTrainer):
             return super().compute_gradients(inputs, targets)
         with features_of(self.model) as seen:
             outputs = self.model(inputs)
-        contrast = self._contrast(inputs, seen[0].flatten(1))
-        loss = self.loss(outputs, targets) + self.mu * contrast
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
+        loss = self.loss(outputs, targets)
+        features = seen[0]
+        value, pull = self._contrast(inputs, features.detach().flatten(1))
+        # The contrast enters at the features, with its gradient in closed form: an
+        # autograd graph for it would cost more than the cosines.
+        pulls = (self.mu * pull).view_as(features)
+        torch.autograd.backward((loss, features), (None, pulls))
+        return loss.detach() + self.mu * value
 
     def state(self) -> dict[str, Tensor]:
         """Return the model as it is sent."""
         return {k: v.detach().clone() for k, v in self.model.state_dict().items()}
 
-    def _contrast(self, inputs: Tensor, features: Tensor) -> Tensor:
-        near, far = (
-            functional.normalize(frozen.of(self.batch, inputs))
-            for frozen in (self.global_features, self.previous_features)
-        )
-        # Both cosines in one product: z is normalised, and differentiated, once.
-        apart = (functional.normalize(features) * (far - near)).sum(1)
-        return functional.softplus(apart / self.temperature).mean()
+    def _contrast(self, inputs: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean contrast of a batch and its gradient with respect to z."""
+        with torch.no_grad():
+            near, far = (
+                functional.normalize(frozen.of(self.batch, inputs))
+                for frozen in (self.global_features, self.previous_features)
+            )
+            apart = far - near
+            length = torch.linalg.vector_norm(z, dim=1, keepdim=True).clamp_min(EPSILON)
+            unit = z / length
+            cosines = (unit * apart).sum(1, keepdim=True)
+            logits = cosines / self.temperature
+            slope = torch.sigmoid(logits) / (self.temperature * len(z) * length)
+            pull = slope * (apart - cosines * unit)
+            return functional.softplus(logits).mean(), pull
 
 
 def _features(model: nn.Module, inputs: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
 """Arms in turn, and the arithmetic of the figures."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -13,8 +15,8 @@ from benchmarks.timing import (
 )
 
 
-def test_pieces_run_one_after_another_forwards_and_backwards() -> None:
-    """The first pieces of a, b and c, then the second ones in the other order."""
+def test_pieces_run_one_after_another_and_no_arm_twice_in_a_row() -> None:
+    """The first pieces of a, b and c in some order, then the second ones."""
     seen: list[str] = []
 
     def arm(name: str):
@@ -26,7 +28,12 @@ def test_pieces_run_one_after_another_forwards_and_backwards() -> None:
         return run
 
     seconds = interleaved({name: arm(name) for name in "abc"}, repetitions=2)
-    assert seen == ["a1", "b1", "c1", "c2", "b2", "a2"] * 3  # the first is not counted
+    turns = [seen[i : i + 3] for i in range(0, len(seen), 3)]
+    assert len(turns) == 2 * 3  # the first repetition is not counted
+    for i, turn in enumerate(turns):
+        assert sorted(turn) == [f"{name}{i % 2 + 1}" for name in "abc"]
+    assert len({"".join(turn) for turn in turns[::2]}) > 1
+    assert all(one[0] != other[0] for one, other in pairwise(seen))
     assert all(
         len(pieces) == 2 for repetitions in seconds.values() for pieces in repetitions
     )
