@@ -88,7 +88,13 @@ def launch(*arguments: str, folder: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "flfa_app.launch", "--nodes", "2"]
     command += ["--output-dir", str(folder), *arguments]
     return subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        # A shell lets what it runs in the background ignore Ctrl-C, tests included.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
@@ -142,7 +148,10 @@ def test_ctrl_c_or_a_closed_terminal_stops_everything(
             break
     assert len(processes_of(home)) > 3  # SuperLink, simulation, Ray
     os.kill(process.pid, number)
-    process.communicate(timeout=120)
+    try:
+        process.communicate(timeout=120)
+    finally:
+        process.terminate()  # nothing stays behind when this test fails
     assert process.returncode == 128 + number
     assert processes_of(home) == set()
     (results,) = tmp_path.iterdir()
