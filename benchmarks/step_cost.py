@@ -15,7 +15,6 @@ import argparse
 import json
 import math
 import sys
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, cycle, repeat
 from pathlib import Path
@@ -36,6 +35,7 @@ from benchmarks.timing import (
     typical,
 )
 from clients import LocalTrainer, TrainSettings, effective_layers, keep_freed_memory
+from flfa_app.launch import default_keys
 from flfa_app.models import build_model
 from flfa_app.registry import ALGORITHMS
 
@@ -156,7 +156,7 @@ class _Client:
     def __call__(self, pause: Pause) -> None:
         """Do what this client does in a round; pause between the steps."""
         self.model.load_state_dict(self.weights)
-        keys = _run_config() | dict(self.arm.keys)
+        keys = default_keys() | dict(self.arm.keys)
         trainer = ALGORITHMS[self.arm.algorithm].trainer(
             self.model,
             TrainSettings(
@@ -187,12 +187,6 @@ def _pause_between_steps(trainer: LocalTrainer, pause: Pause) -> None:
         return step(*args)
 
     vars(trainer)["_step"] = paused
-
-
-def _run_config() -> dict[str, Any]:
-    pyproject = Path(__file__).resolve().parent.parent / "pyproject.toml"
-    app = tomllib.loads(pyproject.read_text())["tool"]["flwr"]["app"]
-    return dict(app["config"])
 
 
 def _print_table(model: str, rows: list[dict[str, Any]]) -> None:

@@ -112,7 +112,7 @@ def read_overrides(texts: Sequence[str], nodes: int | None = None) -> dict[str, 
             raise ConfigError(f"--run-config: there is no file {text}")
         try:
             keys = parse_config_args([text])
-        except (ClickException, tomllib.TOMLDecodeError) as problem:
+        except (ClickException, ValueError) as problem:  # of Flower's TOML parser
             raise ConfigError(f"--run-config {text!r}: {problem}") from problem
         if text.strip() and not keys:
             raise ConfigError(

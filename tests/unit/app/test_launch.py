@@ -37,6 +37,14 @@ def test_what_a_run_could_not_use_is_refused(text: str, message: str) -> None:
         read_overrides([text], nodes=20)
 
 
+def test_a_file_that_is_not_toml_is_named(tmp_path: Path) -> None:
+    """Flower's parser raises an error that is not the standard library's."""
+    file = tmp_path / "broken.toml"
+    file.write_text("seed = [1\n")
+    with pytest.raises(ConfigError, match=r"broken\.toml.*Unclosed array"):
+        read_overrides([str(file)])
+
+
 @pytest.mark.parametrize("command", [launch.main, compare.main])
 def test_a_wrong_config_is_exit_1_before_anything_starts(
     command: object, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
