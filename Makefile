@@ -8,10 +8,10 @@ BIN := $(VENV)/bin
 ARGS ?=
 GRID ?= configs/grids/quick.toml
 
-.PHONY: help run compare grid test lint unit browser e2e fmt clean
+.PHONY: help run compare grid deploy-demo test lint unit browser e2e fmt clean
 
 help:            ## this list
-	@grep -E '^[a-z0-9]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+	@grep -E '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
 run: $(VENV)/installed          ## FLFA on 20 simulated nodes (ARGS="--nodes 50 --run-config seed=1")
 	@$(BIN)/python -m flfa_app.launch $(ARGS)
@@ -23,6 +23,9 @@ grid: $(VENV)/installed         ## all runs of a grid file, its table and report
 	@$(BIN)/python -m flfa_app.experiments run $(GRID) $(ARGS)
 	@$(BIN)/python -m flfa_app.experiments table $(GRID)
 	@$(BIN)/python -m flfa_app.experiments report $(GRID)
+
+deploy-demo: $(VENV)/installed  ## FLFA on real nodes here, with TLS and node keys (ARGS="--output-dir runs")
+	@$(BIN)/python -m flfa_app.deploy_demo $(ARGS)
 
 test: lint unit browser e2e     ## everything: style, types, tests, tests with Chromium and Flower
 

@@ -29,6 +29,7 @@ from torch.nn import functional
 from benchmarks.timing import machine
 from clients import keep_freed_memory
 from clients.augmentation import augment
+from clients.sgd import SGD
 from flfa_app.data.images import Description
 from flfa_app.models import build_model
 
@@ -106,8 +107,11 @@ class _Client:
             norm="batch",
             seed=0,
         ).train()
-        self.optimizer = torch.optim.SGD(
-            self.model.parameters(), lr=0.01, momentum=0.9, weight_decay=0.001
+        self.optimizer = SGD(
+            self.model.parameters(),
+            learning_rate=0.01,
+            momentum=0.9,
+            weight_decay=0.001,
         )
 
     def message(self) -> tuple[float, float]:

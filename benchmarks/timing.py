@@ -15,7 +15,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-__all__ = ["Pause", "at_one_speed", "interleaved", "machine", "quartiles", "typical"]
+__all__ = [
+    "Pause",
+    "Times",
+    "at_one_speed",
+    "interleaved",
+    "machine",
+    "paired_ratio",
+    "quartiles",
+    "typical",
+]
 
 Times = npt.NDArray[np.float64]
 Key = TypeVar("Key")
@@ -109,6 +118,19 @@ def at_one_speed(seconds: Mapping[Key, list[list[float]]]) -> dict[Key, Times]:
 def typical(times: Times) -> float:
     """Return the seconds of an arm: the sum of the medians of its pieces."""
     return float(np.median(times, axis=0).sum())
+
+
+def paired_ratio(
+    base: Times, other: Times, other_first: npt.NDArray[np.bool_]
+) -> float:
+    """Return how much longer something takes than what runs just before or after it.
+
+    The second of a pair may profit from the first: the median ratio is taken for both
+    orders, and their geometric mean.
+    """
+    ratios = other / base
+    medians = np.median(ratios[other_first]) * np.median(ratios[~other_first])
+    return float(np.sqrt(medians))
 
 
 def quartiles(times: Times) -> tuple[float, float]:

@@ -9,15 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .feedback import ConvFeedback, LinearFeedback
+from .feedback import ConvFeedback, LinearFeedback, scaled
 
 __all__ = ["FeedbackForward"]
-
-_CONVOLUTIONS = {
-    nn.Conv1d: functional.conv1d,
-    nn.Conv2d: functional.conv2d,
-    nn.Conv3d: functional.conv3d,
-}
 
 
 class FeedbackForward:
@@ -44,15 +38,16 @@ class FeedbackForward:
             # No error to propagate: the first layer, or an evaluation.
             plain: Tensor = type(layer).forward(layer, input)
             return plain
-        inputs = _as_autocast_would(input)
         weight = layer.weight  # read once: a parametrised weight is computed here
         if not self.holds:
             self.scale = self.scale_for(weight)
-        scale = self.scale
         if isinstance(layer, nn.Linear):
-            outputs = functional.linear(inputs.detach(), weight, layer.bias)
-            return _apply(LinearFeedback, inputs, outputs, self.feedback, scale)
-        return _aligned_convolution(layer, inputs, weight, self.feedback, scale)
+            return _linear(layer, input, weight, self.feedback, self.scale)
+        if not _others_keep_tensors():
+            outputs: Tensor = layer._conv_forward(input, weight, layer.bias)
+            if _swap_saved_weight(outputs, self.feedback, self.scale):
+                return outputs
+        return _convolution(layer, input, weight, self.feedback, self.scale)
 
     def _norm(self, weight: Tensor) -> Tensor | None:
         if self.norm_dims is None:
@@ -83,26 +78,63 @@ def _plain_forward(layer: nn.Module) -> Any:
     return MethodType(type(layer).forward, layer)
 
 
-def _as_autocast_would(inputs: Tensor) -> Tensor:
+def _swap_saved_weight(outputs: Tensor, feedback: Tensor, scale: Tensor | None) -> bool:
+    """Let the stock backward pass find ``B`` where it has kept the weight.
+
+    It needs the weight for nothing but the input's gradient. This is three times as
+    cheap as an autograd function in Python; where there is no such place, return False.
+    """
+    node: Any = outputs.grad_fn
+    if outputs.dim() == feedback.dim() - 1:  # one sample: a batch of one, squeezed
+        node = node.next_functions[0][0]
+    kept = getattr(node, "_raw_saved_weight", None)
+    if kept is None:
+        return False
+
+    def swapped(dtype: torch.dtype) -> Tensor:
+        if torch.is_grad_enabled():
+            raise RuntimeError("feedback alignment has no second derivatives")
+        return scaled(feedback, scale, dtype)
+
+    kept.register_hooks(lambda weight: weight.dtype, swapped)
+    return True
+
+
+def _others_keep_tensors() -> bool:
+    """Whether checkpointing or the like keeps what a backward pass needs."""
+    autograd: Any = torch._C._autograd
+    hooks = getattr(autograd, "_top_saved_tensors_default_hooks", None)
+    return hooks is None or hooks(False) is not None
+
+
+def _as_autocast_would(tensor: Tensor) -> Tensor:
     """Cast as autocast is about to, so that input and gradient have one precision."""
-    device = inputs.device.type
-    if torch.is_autocast_enabled(device) and inputs.dtype is not torch.float64:
-        return inputs.to(torch.get_autocast_dtype(device))
-    return inputs
+    device = tensor.device.type
+    if torch.is_autocast_enabled(device) and tensor.dtype is not torch.float64:
+        return tensor.to(torch.get_autocast_dtype(device))
+    return tensor
 
 
-def _aligned_convolution(
+def _linear(
     layer: Any, inputs: Tensor, weight: Tensor, feedback: Tensor, scale: Tensor | None
 ) -> Tensor:
-    convolve = next(f for kind, f in _CONVOLUTIONS.items() if isinstance(layer, kind))
+    inputs = _as_autocast_would(inputs)
+    outputs = functional.linear(inputs.detach(), weight, layer.bias)
+    return _apply(LinearFeedback, inputs, outputs, feedback, scale)
+
+
+def _convolution(
+    layer: Any, inputs: Tensor, weight: Tensor, feedback: Tensor, scale: Tensor | None
+) -> Tensor:
+    inputs, weight = _as_autocast_would(inputs), _as_autocast_would(weight)
+    bias = None if layer.bias is None else _as_autocast_would(layer.bias)
     unbatched = inputs.dim() == weight.dim() - 1
     if unbatched:
         inputs = inputs.unsqueeze(0)
     inputs, padding = _pad(layer, inputs)
     geometry = (layer.stride, padding, layer.dilation, layer.groups)
-    outputs = convolve(inputs.detach(), weight, layer.bias, *geometry)
-    joined = _apply(ConvFeedback, inputs, outputs, feedback, scale, *geometry)
-    return joined.squeeze(0) if unbatched else joined
+    outputs = _apply(ConvFeedback, inputs, weight, bias, feedback, scale, *geometry)
+    return outputs.squeeze(0) if unbatched else outputs
 
 
 def _pad(layer: Any, inputs: Tensor) -> tuple[Tensor, tuple[int, ...]]:
@@ -122,5 +154,5 @@ def _pad(layer: Any, inputs: Tensor) -> tuple[Tensor, tuple[int, ...]]:
 
 
 def _apply(function: Any, *args: Any) -> Tensor:
-    joined: Tensor = function.apply(*args)
-    return joined
+    outputs: Tensor = function.apply(*args)
+    return outputs

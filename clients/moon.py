@@ -59,7 +59,9 @@ class MOONTrainer(LocalTrainer):
         return loss.detach() + self.mu * value
 
     def state(self) -> dict[str, Tensor]:
-        """Return the model as it is sent."""
+        """Return the model as it is sent; nothing will look at it if mu is 0."""
+        if self.mu == 0:
+            return {}
         return {k: v.detach().clone() for k, v in self.model.state_dict().items()}
 
     def _contrast(self, inputs: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:

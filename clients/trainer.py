@@ -15,6 +15,7 @@ from .augmentation import augment
 from .buffers import running_statistics_if
 from .diagnostics import feedback_diagnostics
 from .settings import TrainSettings
+from .sgd import SGD
 
 __all__ = ["LocalTrainer", "TrainingDivergedError"]
 
@@ -146,9 +147,9 @@ class LocalTrainer:
                 f"{len(inputs)} samples and {len(targets)} targets"
             )
         settings = self.settings
-        optimizer = torch.optim.SGD(
+        optimizer = SGD(
             self.model.parameters(),
-            lr=settings.learning_rate,
+            learning_rate=settings.learning_rate,
             momentum=settings.momentum,
             weight_decay=settings.weight_decay,
         )
@@ -206,9 +207,7 @@ class LocalTrainer:
         shuffled = torch.randperm(size, generator=order)
         return iter(torch.split(shuffled, self.settings.batch_size))
 
-    def _step(
-        self, optimizer: torch.optim.Optimizer, inputs: Tensor, targets: Tensor
-    ) -> Tensor:
+    def _step(self, optimizer: SGD, inputs: Tensor, targets: Tensor) -> Tensor:
         """Take one SGD step; return the loss summed over the batch."""
         optimizer.zero_grad()
         # One sample has no batch statistics (on a 1x1 map BatchNorm would raise): it is

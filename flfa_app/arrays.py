@@ -9,7 +9,7 @@ import torch
 from flwr.app import Array, ArrayRecord
 from torch import Tensor, nn
 
-__all__ = ["load_arrays", "to_arrays", "with_dtypes_of"]
+__all__ = ["load_arrays", "to_arrays", "to_tensors", "with_dtypes_of"]
 
 
 def to_arrays(tensors: Mapping[str, Tensor]) -> ArrayRecord:
@@ -17,6 +17,12 @@ def to_arrays(tensors: Mapping[str, Tensor]) -> ArrayRecord:
     return ArrayRecord(
         {name: Array(tensor.detach().cpu().numpy()) for name, tensor in tensors.items()}
     )
+
+
+def to_tensors(arrays: ArrayRecord) -> dict[str, Tensor]:
+    """Unpack arrays into tensors of their own."""
+    # Copies, because Flower's arrays are read-only, which torch warns about.
+    return {k: torch.from_numpy(np.array(array.numpy())) for k, array in arrays.items()}
 
 
 def load_arrays(model: nn.Module, arrays: ArrayRecord) -> None:

@@ -7,19 +7,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
 from clients import TrainSettings, aligned_layers, keep_freed_memory
-from flfa_app.arrays import load_arrays, to_arrays
+from flfa_app.arrays import load_arrays, to_arrays, to_tensors
+from flfa_app.client_state import ClientState
 from flfa_app.config import RunConfig
 from flfa_app.data import Description
 from flfa_app.place import place_of
 from flfa_app.registry import ALGORITHMS
 from flfa_app.task import client_seed, device_of, model_for, shard_of
-
-STATE = "trainer-state"
 
 app = ClientApp()
 
@@ -74,13 +73,16 @@ def train(message: Message, context: Context) -> Message:
         seed=client_seed(config.seed, server_round, place.partition_id),
     )
     method = ALGORITHMS[config.algorithm]
+    # Whether it is kept on disk is for the run to say, where for the node.
+    state_dir = config.state_dir and (place.state_dir or config.state_dir)
+    kept = ClientState(context.state, orders, state_dir, place.partition_id)
     further = [r for k, r in message.content.array_records.items() if k != "arrays"]
     trainer = method.trainer(
         model,
         settings,
         orders,
-        state=_tensors(context.state.array_records.get(STATE, ArrayRecord())),
-        received=_tensors(*further),
+        state=kept.load(),
+        received={k: t for r in further for k, t in to_tensors(r).items()},
     )
     metrics = trainer.fit(inputs, targets)
     reply = RecordDict(
@@ -96,8 +98,7 @@ def train(message: Message, context: Context) -> Message:
         }
     )
     # Last of all, so that a failure leaves the state as it was.
-    if state := trainer.state():
-        context.state[STATE] = to_arrays(state)
+    kept.save(server_round, trainer.state())
     return Message(content=reply, reply_to=message)
 
 
@@ -105,12 +106,3 @@ def train(message: Message, context: Context) -> Message:
 def _resident_model(config: RunConfig, data: Description) -> nn.Module:
     """Return the model this process uses for all its clients, one after another."""
     return model_for(config, data).to(device_of(config))
-
-
-def _tensors(*records: ArrayRecord) -> dict[str, torch.Tensor]:
-    # Copies, because Flower's arrays are read-only, which torch warns about.
-    return {
-        name: torch.from_numpy(np.array(array.numpy()))
-        for record in records
-        for name, array in record.items()
-    }

@@ -79,6 +79,7 @@ class RunConfig:
     num_server_rounds: int = _whole(1)
     seed: int = _whole(0)
     output_dir: str = _text()
+    pictures: bool = _flag()
 
     algorithm: str = _one_of(ALGORITHMS)
     flfa: str = _one_of(RULES)
@@ -134,7 +135,20 @@ class RunConfig:
 
     device: str = _one_of(("auto", "cpu", "cuda"))
     threads_per_client: int = _whole(1)
+
     round_timeout: float = _real("> 0")
+    over_selection: float = _real("1")
+    min_replies: int = _whole(1)
+    round_attempts: int = _whole(1)
+    max_examples: int = _whole(0)
+    max_update_norm: float = _real("0")
+
+    resume: str = _text()
+    checkpoint_every: int = _whole(0)
+    keep_checkpoints: int = _whole(1)
+    state_dir: str = _text()
+    patience: int = _whole(0)
+    target_accuracy: float = _real("0", "1")
 
     @classmethod
     def parse(cls, run_config: Mapping[str, Any]) -> RunConfig:

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from flfa_app.config import ConfigError, RunConfig
 from flfa_app.preflight import prepare
-from flfa_app.superlink import SuperLink, local_superlink
+from flfa_app.superlink import AUTO, SuperLink, local_superlink
 
 __all__ = [
     "PROJECT",
@@ -33,7 +33,16 @@ __all__ = [
 
 PROJECT = Path(__file__).resolve().parent.parent
 # Of the lines at level INFO, those of this app.
-OURS = ("round ", "Results: ", "Score: ", "Waiting for nodes")
+OURS = (
+    "round ",
+    "Results: ",
+    "Score: ",
+    "Waiting for nodes",
+    "Going on after",
+    "Stopping early",
+    "Clients take up",
+    "partition ",
+)
 # What Flower and Ray write at a higher level in every run, whatever happens.
 CHATTER = (
     "default simulated SuperNodes changed",
@@ -140,9 +149,10 @@ def launch(
         If the run has failed.
     """
     folder = options.output_dir or overrides.get("output-dir") or PROJECT / "runs"
+    if overrides.get("resume", "") not in ("", AUTO):
+        folder = Path(overrides["resume"]).parent  # the results stay where they are
     log: list[str] = []
     outcome = superlink.run(
-        PROJECT,
         run_config=overrides,
         nodes=options.nodes,
         workers=options.workers,

@@ -9,6 +9,7 @@ __all__ = ["DATASET_PATH", "Place", "place_of"]
 
 PARTITION_ID, NUM_PARTITIONS = "partition-id", "num-partitions"
 DATASET_PATH = "dataset-path"
+STATE_DIR = "state-dir"
 
 
 class Place(NamedTuple):
@@ -22,11 +23,14 @@ class Place(NamedTuple):
         Of all nodes; 0 where each brings its own data.
     dataset_path : str
         The node's own data; ``""``: it has a part of the run's data set.
+    state_dir : str
+        Where this node keeps its state; ``""``: where the run config says.
     """
 
     partition_id: int
     num_partitions: int = 0
     dataset_path: str = ""
+    state_dir: str = ""
 
 
 def place_of(node_config: Mapping[str, Any]) -> Place:
@@ -42,6 +46,11 @@ def place_of(node_config: Mapping[str, Any]) -> Place:
         raise ValueError(
             f"this node's {DATASET_PATH} is {own!r}; it must be the path of a file or "
             "folder"
+        )
+    state_dir = node_config.get(STATE_DIR, "")
+    if not isinstance(state_dir, str):
+        raise ValueError(
+            f"this node's {STATE_DIR} is {state_dir!r}; it must be the path of a folder"
         )
     example = (
         f'{PARTITION_ID}=0 {DATASET_PATH}="{own}"'
@@ -62,11 +71,11 @@ def place_of(node_config: Mapping[str, Any]) -> Place:
             raise ValueError(
                 f"this node's {PARTITION_ID} is {partition_id}; it must be 0 or more"
             )
-        return Place(partition_id, dataset_path=own)
+        return Place(partition_id, dataset_path=own, state_dir=state_dir)
     num_partitions = numbers[1]
     if not 0 <= partition_id < num_partitions:
         raise ValueError(
             f"this node's partition-id is {partition_id}, its num-partitions "
             f"{num_partitions}; the id must be from 0 to {num_partitions - 1}"
         )
-    return Place(partition_id, num_partitions)
+    return Place(partition_id, num_partitions, state_dir=state_dir)

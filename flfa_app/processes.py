@@ -50,18 +50,25 @@ def flwr(environment: Mapping[str, str], *command: str) -> dict[str, Any]:
 
 
 def processes_of(home: Path) -> set[int]:
-    """Return the processes that have inherited a Flower home, by process id.
+    """Return the processes that have inherited a Flower home, and what they started.
 
-    Ray's processes leave the process group, but they keep the environment. Where there
-    is no ``/proc`` none is found; a SuperLink stops what it has started.
+    Ray's processes leave the process group, but they keep the environment; those that
+    have changed their title have lost it, but they have a parent. Where there is no
+    ``/proc`` none is found; a SuperLink stops what it has started.
     """
     mark = f"FLWR_HOME={home}".encode()
     found = set()
+    children: dict[int, set[int]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         # A process may end, or belong to someone else, while this is read.
         with suppress(OSError):
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, set()).add(int(folder.name))
             if mark in (folder / "environ").read_bytes().split(b"\0"):
                 found.add(int(folder.name))
+    new = found
+    while new := {child for pid in new for child in children.get(pid, ())} - found:
+        found |= new
     return found
 
 
@@ -75,17 +82,34 @@ def stop(home: Path, *processes: subprocess.Popen[Any]) -> None:
 
 
 def _stop(home: Path, *processes: subprocess.Popen[Any]) -> None:
+    # Once its parent is gone nothing shows to whom a process belongs.
+    ours = processes_of(home)
     for number in (signal.SIGTERM, signal.SIGKILL):
-        ours = {process.pid for process in processes if process.poll() is None}
-        for pid in ours | processes_of(home):
+        ours |= {process.pid for process in processes} | processes_of(home)
+        for pid in filter(_runs, ours):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
         deadline = time.monotonic() + STOP_TIMEOUT
         while time.monotonic() < deadline:
-            ended = all(process.poll() is not None for process in processes)
-            if ended and not processes_of(home):
+            # Each is polled: nobody else takes note of its end.
+            ended = [process.poll() is not None for process in processes]
+            if all(ended) and not any(map(_runs, ours | processes_of(home))):
                 return
             time.sleep(0.1)
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process is there and has not ended."""
+    folder = Path(f"/proc/{pid}")
+    try:
+        os.kill(pid, 0)
+        state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+        # A first thread that has ended leaves a process to the others.
+        return state != "Z" or len(list((folder / "task").iterdir())) > 1
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return not Path("/proc/self").exists()  # it has just ended, or who can say
 
 
 @contextmanager
@@ -118,6 +142,9 @@ def own_environment(home: Path) -> dict[str, str]:
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_TELEMETRY_ENABLED": "0",
+        # Ray would start workers before it knows what they need, and never use them.
+        "RAY_prestart_worker_first_driver": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
     }
 
 

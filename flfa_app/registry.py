@@ -48,6 +48,11 @@ class Method(NamedTuple):
     needs: tuple[str, ...] = ()
     neutral: Mapping[str, Any] | None = None
 
+    @property
+    def keeps_client_state(self) -> bool:
+        """Whether clients keep something between rounds."""
+        return self.trainer.state is not LocalTrainer.state
+
     def build_strategy(
         self, config: Mapping[str, Any], known: Mapping[str, Any], **selection: Any
     ) -> LayerSelection:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
+from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ from typing import Any
 from safetensors.torch import save
 from torch import Tensor
 
+from flfa_app.checkpoint import write_file
 from flfa_app.config import RunConfig
 from flfa_app.metrics import (
     block_of,
@@ -36,43 +40,102 @@ Row = dict[str, Any]
 class RunDirectory:
     """``config.json``, ``metrics.jsonl``, ``summary.json``, model and pictures."""
 
-    def __init__(self, config: RunConfig, run_id: int) -> None:
+    def __init__(self, path: Path, model: str) -> None:
+        self.path = path
+        self.model = model
+        self.rows: list[Row] = []
+
+    @classmethod
+    def create(cls, config: RunConfig, run_id: int) -> RunDirectory:
+        """Make the directory of a new run."""
         arm = "bp" if config.flfa == "none" else config.flfa
         started = datetime.now().strftime("%Y%m%d-%H%M%S")
         name = f"{started}-{config.dataset}-{config.model}-{config.algorithm}-{arm}"
         parent = Path(config.output_dir or "runs").expanduser().resolve()
-        self.path = parent / f"{name}-s{config.seed}-{run_id}"
-        self.model = config.model
-        self.rows: list[Row] = []
+        run = cls(parent / f"{name}-s{config.seed}-{run_id}", config.model)
         try:
-            self.path.mkdir(parents=True)
+            run.path.mkdir(parents=True)
         except OSError as problem:
             raise RuntimeError(
-                f"output-dir: cannot create {self.path} ({problem.strerror}); set "
+                f"output-dir: cannot create {run.path} ({problem.strerror}); set "
                 "output-dir to a folder that can be written"
             ) from problem
+        return run
 
-    def write_config(self, config: RunConfig, more: Mapping[str, Any]) -> None:
+    @property
+    def short_name(self) -> str:
+        """When it began, and what tells it from others: always as long."""
+        return (
+            f"{self.path.name[:15]}-{sha256(self.path.name.encode()).hexdigest()[:8]}"
+        )
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keep others from going on with the same run at the same time."""
+        with (self.path / ".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RuntimeError(
+                    f"{self.path} is in use by another run; wait for it or stop it"
+                ) from None
+            yield
+
+    def write_config(
+        self, config: RunConfig, run_id: int, more: Mapping[str, Any]
+    ) -> None:
         """Write the resolved config, and what is needed to do it again."""
         versions = {name: version(name) for name in PACKAGES}
         about = {
             "run-config": config.as_keys(),
             **more,
+            # Of Flower's; more than one if the run was resumed.
+            "run-ids": [*self.config().get("run-ids", ()), str(run_id)],
             "versions": {"python": platform.python_version(), **versions},
             "git-commit": git_commit(Path(os.environ.get(SOURCE, "."))),
         }
         self._write_json("config.json", about)
 
+    def config(self) -> dict[str, Any]:
+        """Return what :meth:`write_config` has written before, if it has."""
+        file = self.path / "config.json"
+        read: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+        return read
+
+    def go_back_to(self, rows: Sequence[Row]) -> None:
+        """Leave the rounds of a checkpoint in ``metrics.jsonl`` and forget the rest."""
+        for made_at_the_end in ("summary.json", "model.safetensors"):
+            (self.path / made_at_the_end).unlink(missing_ok=True)
+        # In the files nan is null.
+        self.rows = [_with_nan(row) for row in rows]
+        lines = "".join(_line(row) for row in self.rows)
+        write_file(self.path / "metrics.jsonl", lines.encode())
+
     def add_round(self, row: Row) -> None:
         """Append a line to ``metrics.jsonl``; it is on disk when this returns."""
         self.rows.append(row)
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(_finite(row), allow_nan=False) + "\n")
+            file.write(_line(row))
+            file.flush()
+            os.fsync(file.fileno())
 
-    def save_model(self, state_dict: Mapping[str, Tensor]) -> None:
+    @property
+    def rows_for_json(self) -> list[Row]:
+        """The rounds so far as they are in ``metrics.jsonl``."""
+        return [_finite(row) for row in self.rows]
+
+    @property
+    def best_round(self) -> int:
+        """The first round with the highest accuracy."""
+        best: int = max(self.rows, key=lambda row: row["accuracy"])["round"]
+        return best
+
+    def save_model(
+        self, state_dict: Mapping[str, Tensor], name: str = "model.safetensors"
+    ) -> None:
         """Write the global model."""
         tensors = {name: tensor.contiguous() for name, tensor in state_dict.items()}
-        self._write("model.safetensors", save(tensors))
+        write_file(self.path / name, save(tensors))
 
     def write_summary(self, more: Mapping[str, Any]) -> Row:
         """Write ``summary.json``, the sign that the run is complete."""
@@ -83,6 +146,7 @@ class RunDirectory:
             "score": last_rounds_score(self.rows),
             "final-accuracy": accuracies[-1],
             "best-accuracy": max(accuracies),
+            "best-round": self.best_round,
             "auc": last_rounds_score(self.rows, "auc"),
             "extra-accuracy": {
                 name: last_rounds_score(
@@ -106,16 +170,7 @@ class RunDirectory:
 
     def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
         text = json.dumps(_finite(content), indent=2, allow_nan=False)
-        self._write(name, f"{text}\n".encode())
-
-    def _write(self, name: str, content: bytes) -> None:
-        """Write a file that is either complete or not there."""
-        unfinished = self.path / f".{name}.unfinished"
-        with unfinished.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(self.path / name)
+        write_file(self.path / name, f"{text}\n".encode())
 
 
 def git_commit(folder: Path) -> str | None:
@@ -147,3 +202,18 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return value
+
+
+def _with_nan(value: Any) -> Any:
+    """Undo :func:`_finite`, as far as it goes: infinity becomes nan."""
+    if value is None:
+        return math.nan
+    if isinstance(value, Mapping):
+        return {key: _with_nan(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_nan(item) for item in value]
+    return value
+
+
+def _line(row: Row) -> str:
+    return json.dumps(_finite(row), allow_nan=False) + "\n"

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from logging import INFO
+from logging import INFO, WARNING
 from typing import Any
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.common.logger import log
-from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
 
-__all__ = ["Member", "Participants", "Roster"]
+from flfa_app.cause import cause
+
+_NUMBERS = ("partition-id", "num-examples")
+
+__all__ = ["Draw", "Member", "Roster"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Roster:
     def __init__(self, members: Iterable[Member]) -> None:
         self.members = sorted(members, key=lambda member: member.partition_id)
         self.by_node = {member.node_id: member for member in self.members}
+        self.away: set[int] = set()  # partitions whose node is not connected
         held = [member.partition_id for member in self.members]
         if twice := sorted({p for p in held if held.count(p) > 1}):
             raise RuntimeError(
@@ -54,13 +57,14 @@ class Roster:
         ``data`` is what they have to know of the run's data set to answer.
         """
         nodes = _wait_for_nodes(grid, min_nodes, timeout)
-        content = RecordDict({"data": ConfigRecord(dict(data))})
-        questions = [
-            Message(content, message_type=MessageType.QUERY, dst_node_id=node)
-            for node in nodes
-        ]
-        answers = list(grid.send_and_receive(questions, timeout=timeout))
-        if failed := [a.error.reason for a in answers if a.has_error()]:
+        answers = _ask(grid, nodes, timeout, data)
+        members, failed = [], []
+        for answer in answers:
+            try:
+                members.append(_member(answer))
+            except RuntimeError as problem:
+                failed.append(str(problem))
+        if failed:
             raise RuntimeError(
                 f"{len(failed)} of {len(nodes)} nodes cannot take part: {failed[0]}"
             )
@@ -69,76 +73,89 @@ class Roster:
                 f"{len(nodes) - len(answers)} of {len(nodes)} nodes have not answered "
                 f"within round-timeout, {timeout:g} s"
             )
-        return cls(_member(answer) for answer in answers)
+        return cls(members)
+
+    def refresh(self, grid: Grid, *, timeout: float, data: Mapping[str, Any]) -> None:
+        """Look who is connected now: nodes go, and come back, perhaps with another id.
+
+        The federation is the one of the start: a node with a partition that nobody had
+        then is not asked to take part.
+        """
+        connected = set(grid.get_node_ids())
+        for answer in _ask(grid, sorted(connected - set(self.by_node)), timeout, data):
+            try:
+                back = _member(answer)
+            except RuntimeError as problem:
+                log(WARNING, "a new node cannot take part: %s", problem)
+                continue
+            places = [m.partition_id for m in self.members]
+            if back.partition_id not in places:
+                log(
+                    WARNING,
+                    "a new node with partition %d is left out: the run began "
+                    "without it",
+                    back.partition_id,
+                )
+                continue
+            place = places.index(back.partition_id)
+            if self.members[place].node_id in connected:
+                log(
+                    WARNING,
+                    "a second node with partition %d is left out",
+                    back.partition_id,
+                )
+                continue
+            log(INFO, "partition %d is back", back.partition_id)
+            self.members[place] = back
+            self.by_node[back.node_id] = back
+        self.away = {m.partition_id for m in self.members if m.node_id not in connected}
 
     def draw(
         self, *, fraction: float, least: int, seed: int, server_round: int
-    ) -> list[Member]:
-        """Draw the participants of a round, largest first.
-
-        The largest first because the round lasts until the last one is ready.
-        """
+    ) -> Draw:
+        """Draw the participants of a round."""
         number = min(len(self.members), max(least, round(fraction * len(self.members))))
-        rng = np.random.default_rng([seed, server_round])
-        drawn = rng.choice(len(self.members), number, replace=False)
-        members = [self.members[i] for i in sorted(drawn)]
-        return sorted(members, key=lambda member: -member.num_examples)
+        return Draw(self, number, (seed, server_round))
 
 
-class Participants(Grid):
-    """A grid as a strategy may see it in one round: only the participants are there.
+class Draw:
+    """The order in which the members of a roster are asked in a round.
 
-    Flower's strategies sample by node id, which is random; here they sample all.
+    It depends on seed and round alone. Who is not connected is passed over.
     """
 
-    def __init__(self, grid: Grid, members: Sequence[Member]) -> None:
-        self._grid = grid
-        self._members = members
+    def __init__(self, roster: Roster, number: int, seed: tuple[int, int]) -> None:
+        self.number = number
+        self._roster = roster
+        self._seed = seed
+        rng = np.random.default_rng(seed)
+        drawn = rng.choice(len(roster.members), number, replace=False)
+        self._first: list[int] = sorted(drawn.tolist())
+        self._order = self._in_turn()
 
-    def get_node_ids(self) -> Iterable[int]:
-        """Get node IDs."""
-        return [member.node_id for member in self._members]
+    def take(self, number: int) -> list[Member]:
+        """Return the next ones; those asked before come again when all have been."""
+        present = len(self._roster.members) - len(self._roster.away)
+        taken: list[Member] = []
+        # Twice around: the second half of a turn may begin with who is taken already.
+        for _ in range(2 * len(self._roster.members)):
+            if len(taken) >= min(number, present):
+                break
+            member = self._roster.members[next(self._order)]
+            if member.partition_id not in self._roster.away and member not in taken:
+                taken.append(member)
+        return taken
 
-    def get_nodes(self) -> Iterable[NodeInfo]:
-        """Get nodes."""
-        ids = set(self.get_node_ids())
-        return [node for node in self._grid.get_nodes() if node.node_id in ids]
-
-    @property
-    def run(self) -> Run:
-        """Run information."""
-        return self._grid.run
-
-    def set_run(self, run: Run) -> None:
-        """Set the run this ``Grid`` object operates in."""
-        self._grid.set_run(run)
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """Create a new message with specified parameters."""
-        return self._grid.create_message(
-            content, message_type, dst_node_id, group_id, ttl
-        )
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Push messages to specified node IDs."""
-        return self._grid.push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Pull messages based on message IDs."""
-        return self._grid.pull_messages(message_ids)
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        """Push messages to specified node IDs and pull the reply messages."""
-        return self._grid.send_and_receive(messages, timeout=timeout)
+    def _in_turn(self) -> Iterator[int]:
+        """Yield places in the roster: the participants, then all others, again."""
+        others: list[int] | None = None
+        while True:
+            yield from self._first
+            if others is None:
+                rest = sorted(set(range(len(self._roster.members))) - set(self._first))
+                rng = np.random.default_rng((*self._seed, 1))
+                others = [rest[i] for i in rng.permutation(len(rest)).tolist()]
+            yield from others
 
 
 def _wait_for_nodes(grid: Grid, min_nodes: int, timeout: float) -> list[int]:
@@ -154,12 +171,40 @@ def _wait_for_nodes(grid: Grid, min_nodes: int, timeout: float) -> list[int]:
     return nodes
 
 
+def _ask(
+    grid: Grid, nodes: Sequence[int], timeout: float, data: Mapping[str, Any]
+) -> list[Message]:
+    """Ask nodes what they hold."""
+    content = RecordDict({"data": ConfigRecord(dict(data))})
+    questions = [
+        Message(content, message_type=MessageType.QUERY, dst_node_id=node)
+        for node in nodes
+    ]
+    return list(grid.send_and_receive(questions, timeout=timeout)) if nodes else []
+
+
+def _reason(answer: Message) -> str:
+    return cause(str(answer.error.reason))
+
+
 def _member(answer: Message) -> Member:
-    metrics: dict[str, Any] = dict(answer.content.metric_records["metrics"])
+    """Read a node's answer; raise if it is none."""
+    if answer.has_error():
+        raise RuntimeError(_reason(answer))
+    metrics: dict[str, Any] = dict(answer.content.metric_records.get("metrics", {}))
     counts = metrics.get("label-counts", [])
-    return Member(
-        node_id=answer.metadata.src_node_id,
-        partition_id=int(metrics["partition-id"]),
-        num_examples=int(metrics["num-examples"]),
-        label_counts=tuple(int(count) for count in counts),
-    )
+    try:
+        partition, examples = (_whole(metrics[key]) for key in _NUMBERS)
+        labels = tuple(_whole(count) for count in counts)
+    except (KeyError, TypeError, ValueError) as problem:
+        raise RuntimeError(
+            f"its answer is not one: {metrics!r:.200} ({type(problem).__name__})"
+        ) from problem
+    return Member(answer.metadata.src_node_id, partition, examples, labels)
+
+
+def _whole(number: Any) -> int:
+    """Return a whole number that a client may claim; raise if it is none."""
+    if not isinstance(number, int) or not 0 <= number <= 2**53:
+        raise ValueError(number)
+    return number

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from logging import INFO, WARNING, LogRecord, getLogger
+from logging import INFO, LogRecord, getLogger
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.common.logger import log
-from flwr.serverapp import Grid
 
 from clients.diagnostics import ANGLE, ERROR
 from flfa_app.arrays import with_dtypes_of
-from flfa_app.config import RunConfig
-from flfa_app.roster import Member, Participants, Roster
+from flfa_app.checkpoint import not_finite
+from flfa_app.federation import Federation
 from strategies import LayerSelection, local_drift
 
 __all__ = ["run_rounds"]
@@ -27,134 +24,85 @@ LOGGER = getLogger("flwr")
 
 
 def run_rounds(
-    config: RunConfig,
-    grid: Grid,
-    strategy: LayerSelection,
-    roster: Roster,
+    federation: Federation,
     arrays: ArrayRecord,
     *,
-    parameters: Sequence[str],
-    data: Mapping[str, Any],
+    first_round: int,
     evaluate: Callable[[ArrayRecord], Row],
-    record: Callable[[Row], None],
+    done: Callable[[Row, ArrayRecord], bool],
 ) -> ArrayRecord:
-    """Run all rounds; return the final arrays.
+    """Run the rounds from the first one to the last; return the final model.
 
     Parameters
     ----------
-    config : RunConfig
-        The run.
-    grid : Grid
-        The federation.
-    strategy : LayerSelection
-        The server side of the method.
-    roster : Roster
-        Who is there.
+    federation : Federation
+        Who trains, and how.
     arrays : ArrayRecord
-        The initial model.
-    parameters : Sequence[str]
-        Names of the arrays that are parameters, not buffers; drift is theirs.
-    data : Mapping[str, Any]
-        What the clients have to know of the data; goes into every message's config.
+        The model the first round starts from.
+    first_round : int
+        1, or the one after a checkpoint's.
     evaluate : Callable[[ArrayRecord], dict[str, Any]]
         The figures of a model, its accuracy among them.
-    record : Callable[[dict[str, Any]], None]
-        Takes the line of each round.
+    done : Callable[[dict[str, Any], ArrayRecord], bool]
+        Takes the line of each round and the model after it; returns whether it was the
+        last.
     """
     started = time.monotonic()
-    for server_round in range(1, config.num_server_rounds + 1):
-        seconds: dict[str, float] = {}
-        members = roster.draw(
-            fraction=config.fraction_train,
-            least=config.min_train_nodes,
-            seed=config.seed,
-            server_round=server_round,
-        )
-        selected = strategy.selected[:]
-        with _timed(seconds, "train"), _without_flowers_own_lines():
-            view = Participants(grid, members)
-            orders = ConfigRecord(dict(data))
-            messages = list(
-                strategy.configure_train(server_round, arrays, orders, view)
-            )
-            order = {member.node_id: i for i, member in enumerate(members)}
-            messages.sort(key=lambda message: order[message.metadata.dst_node_id])
-            replies = list(
-                grid.send_and_receive(messages, timeout=config.round_timeout)
-            )
-        replies = _good_replies(replies, members, roster, server_round)
-        with _timed(seconds, "aggregate"), _without_flowers_own_lines():
-            aggregated, metrics = strategy.aggregate_train(server_round, replies)
-            if aggregated is None or metrics is None:
-                raise RuntimeError(f"round {server_round}: nothing to aggregate")
-            drift = _drift(replies, parameters)
-            arrays = with_dtypes_of(arrays, aggregated)
-        with _timed(seconds, "evaluate"):
-            figures = evaluate(arrays)
-        row = {
-            "round": server_round,
-            **figures,
-            "drift": drift,
-            "selected": selected,
-            "scores": _all_scores(strategy, parameters),
-            "train-loss": metrics["train-loss"],
-            "learning-rate": config.learning_rate_in(server_round),
-            "participants": sorted(member.partition_id for member in members),
-            "failed": _failed(members, replies, roster),
-            "bytes-sent": sum(_size(message.content) for message in messages),
-            "bytes-received": sum(_size(reply.content) for reply in replies),
-            **_diagnostics(metrics, selected),
-            "seconds": {name: round(value, 3) for name, value in seconds.items()},
-        }
-        record(row)
-        _report(row, config.num_server_rounds, time.monotonic() - started)
+    last_round = federation.config.num_server_rounds
+    for server_round in range(first_round, last_round + 1):
+        row, arrays = _run_round(federation, server_round, arrays, evaluate)
+        is_last = done(row, arrays)
+        elapsed = time.monotonic() - started
+        left = elapsed / (server_round - first_round + 1) * (last_round - server_round)
+        _report(row, last_round, left)
+        if is_last:
+            break
     return arrays
 
 
-def _good_replies(
-    replies: Sequence[Message],
-    members: Sequence[Member],
-    roster: Roster,
+def _run_round(
+    federation: Federation,
     server_round: int,
-) -> list[Message]:
-    """Return the replies without error in the order of the partitions.
-
-    Sums of floats depend on their order, and replies come as they are ready.
-    """
-    good: dict[int, Message] = {}
-    reasons: list[str] = []
-    for reply in replies:
-        if reply.has_error():
-            reasons.append(_cause(str(reply.error.reason)))
-        else:
-            member = roster.by_node[reply.metadata.src_node_id]
-            good[member.partition_id] = reply
-    if missing := len(members) - len(replies):
-        reasons.append(f"{missing} without a reply within round-timeout")
-    if not good:
+    arrays: ArrayRecord,
+    evaluate: Callable[[ArrayRecord], Row],
+) -> tuple[Row, ArrayRecord]:
+    """Train, aggregate and evaluate; return the line of the round and the new model."""
+    config, strategy = federation.config, federation.strategy
+    seconds: dict[str, float] = {}
+    selected = strategy.selected[:]
+    with _timed(seconds, "train"), _without_flowers_own_lines():
+        answers, messages = federation.train(server_round, arrays)
+    replies = list(answers.counted.values())
+    with _timed(seconds, "aggregate"), _without_flowers_own_lines():
+        aggregated, metrics = strategy.aggregate_train(server_round, replies)
+        if aggregated is None or metrics is None:
+            raise RuntimeError(f"round {server_round}: nothing to aggregate")
+        drift = _drift(replies, federation.parameters)
+        arrays = with_dtypes_of(arrays, aggregated)
+    if broken := not_finite({name: array.numpy() for name, array in arrays.items()}):
         raise RuntimeError(
-            f"round {server_round}: none of {len(members)} clients has sent an update: "
-            + "; ".join(dict.fromkeys(reasons))
+            f"round {server_round}: {', '.join(broken)} of the new model is not "
+            "finite, though all updates were; set max-update-norm"
         )
-    for reason, times in Counter(reasons).items():
-        left_out = "a client" if times == 1 else f"{times} clients"
-        log(WARNING, "round %d goes on without %s: %s", server_round, left_out, reason)
-    return [good[partition] for partition in sorted(good)]
-
-
-def _failed(
-    members: Sequence[Member], replies: Sequence[Message], roster: Roster
-) -> list[int]:
-    """Return the partitions of the participants without an update."""
-    replied = {roster.by_node[r.metadata.src_node_id].partition_id for r in replies}
-    return sorted({member.partition_id for member in members} - replied)
-
-
-def _cause(reason: str) -> str:
-    """Return the last line of an error that names one: Ray sends whole tracebacks."""
-    lines = [line.strip().rstrip("'>") for line in reason.splitlines() if line.strip()]
-    named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
-    return (named or lines or ["no reason given"])[-1]
+    with _timed(seconds, "evaluate"):
+        figures = evaluate(arrays)
+    row = {
+        "round": server_round,
+        **figures,
+        "drift": drift,
+        "selected": selected,
+        "scores": _all_scores(strategy, federation.parameters),
+        "train-loss": metrics["train-loss"],
+        "learning-rate": config.learning_rate_in(server_round),
+        "participants": sorted(member.partition_id for member in answers.asked),
+        "failed": sorted(answers.problems),
+        "spare": answers.spare,
+        "bytes-sent": sum(_size(message.content) for message in messages),
+        "bytes-received": sum(_size(reply.content) for reply in replies),
+        **_diagnostics(metrics, selected),
+        "seconds": {name: round(value, 3) for name, value in seconds.items()},
+    }
+    return row, arrays
 
 
 def _drift(replies: Sequence[Message], parameters: Sequence[str]) -> float:
@@ -213,14 +161,12 @@ def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
     seconds[name] = time.perf_counter() - started
 
 
-def _report(row: Row, num_rounds: int, elapsed: float) -> None:
-    done = row["round"]
-    left = elapsed / done * (num_rounds - done)
+def _report(row: Row, num_rounds: int, left: float) -> None:
     log(
         INFO,
         "round %*d/%d  accuracy %5.2f %%  drift %.3f  FA: %s  %.1f s  left %d:%02d",
         len(str(num_rounds)),
-        done,
+        row["round"],
         num_rounds,
         100 * row["accuracy"],
         row["drift"],

@@ -15,9 +15,9 @@ from flfa_app.data import (
     Description,
     Images,
     OwnImages,
+    kept_partition,
     load_images,
     load_own_images,
-    partition_indices,
 )
 from flfa_app.models import build_model
 from flfa_app.place import Place
@@ -73,7 +73,7 @@ def shards_of(config: RunConfig, num_partitions: int) -> Sequence[NDArray[np.int
             )
         owners = images.columns[config.partition_column]
     used = _used_images(len(images.train_labels), config.train_fraction, config.seed)
-    shards = partition_indices(
+    shards = kept_partition(
         images.train_labels[used],
         num_partitions,
         partitioner=config.partitioner,

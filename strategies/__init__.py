@@ -1,5 +1,7 @@
 """The server side of FLFA: Flower and NumPy, and nothing of torch."""
 
+from .checked import CheckedReplies
+from .checks import ReplyRules, problem_of
 from .cosine import layer_cosines, local_drift
 from .fedacg import FLFAFedACG
 from .fedadam import FLFAFedAdam
@@ -14,10 +16,12 @@ from .momentum import FLFAServerMomentum
 from .moon import FLFAMOON
 from .scaffold import FLFAScaffold
 from .selection import FA_LAYERS, LayerSelection
+from .state import ServerState
 
 __all__ = [
     "FA_LAYERS",
     "FLFAMOON",
+    "CheckedReplies",
     "FLFAFedACG",
     "FLFAFedAdam",
     "FLFAFedAvg",
@@ -30,6 +34,9 @@ __all__ = [
     "FLFAScaffold",
     "FLFAServerMomentum",
     "LayerSelection",
+    "ReplyRules",
+    "ServerState",
     "layer_cosines",
     "local_drift",
+    "problem_of",
 ]

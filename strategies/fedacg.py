@@ -34,6 +34,8 @@ class FedACG(FedMethod):
         samples; the authors' equal splits weight them alike.
     """
 
+    state_names = ("previous", "momentum")
+
     def __init__(
         self, *, lookahead: float = 0.85, beta: float = 0.002, **method: Any
     ) -> None:

@@ -32,6 +32,8 @@ class FedDyn(FedMethod):
         For :class:`~.method.FedMethod`.
     """
 
+    state_names = ("dual",)
+
     def __init__(self, *, num_clients: int, alpha: float = 0.01, **method: Any) -> None:
         super().__init__(**method)
         self.num_clients = int(num_clients)

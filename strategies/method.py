@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
+
+from .state import ServerState, joined, parted
 
 __all__ = ["Arrays", "FedMethod", "Reply", "uniform_mean"]
 
@@ -40,6 +42,11 @@ class FedMethod(FedAvg):
         For FedAvg.
     """
 
+    state_names: ClassVar[tuple[str, ...]] = ()
+    """The attributes, arrays by name, that a method carries from round to round."""
+    reply_metrics: ClassVar[tuple[str, ...]] = ()
+    """The metrics of a reply that the method needs; each above 0."""
+
     def __init__(
         self, *, parameters: Collection[str] | None = None, **fedavg: Any
     ) -> None:
@@ -48,6 +55,16 @@ class FedMethod(FedAvg):
             raise ValueError(f"parameters must be a set of names, not {parameters!r}")
         self.parameters = None if parameters is None else frozenset(parameters)
         self._sent: Arrays = {}
+
+    def server_state(self) -> ServerState:
+        """Return what the next round depends on besides the global model."""
+        groups = {name: getattr(self, name) for name in self.state_names}
+        return ServerState(joined(groups), {})
+
+    def load_server_state(self, state: ServerState) -> None:
+        """Take up what :meth:`server_state` has returned, in a new strategy."""
+        for name in self.state_names:
+            setattr(self, name, parted(state.arrays, name))
 
     def client_settings(self) -> dict[str, Any]:
         """Return what the clients need to know, for the message's config."""

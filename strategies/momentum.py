@@ -41,6 +41,8 @@ class ServerMomentum(FedMethod):
         For :class:`~.method.FedMethod`.
     """
 
+    state_names = ("velocity",)
+
     def __init__(
         self,
         *,

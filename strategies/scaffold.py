@@ -38,6 +38,9 @@ class Scaffold(FedMethod):
         For :class:`~.method.FedMethod`.
     """
 
+    state_names = ("control",)
+    reply_metrics = (STEP_LENGTH,)
+
     def __init__(
         self, *, num_clients: int, global_learning_rate: float = 1.0, **method: Any
     ) -> None:

@@ -13,13 +13,23 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
+from .arguments import (
+    checked_fixed,
+    checked_layers,
+    checked_names,
+    checked_number,
+)
 from .cosine import layer_cosines, weight_of
 from .rules import RULES, Choice
+from .state import ServerState
 
 __all__ = ["FA_LAYERS", "LayerSelection"]
 
 FA_LAYERS = "fa-layers"
 """The key of the message config under which the names of the layers travel."""
+
+SELECTION = "layer-selection"
+SCORES = ("scores", "observed_scores", "first_scores")
 
 
 class LayerSelection(FedAvg):
@@ -78,11 +88,11 @@ class LayerSelection(FedAvg):
         **fedavg: Any,
     ) -> None:
         super().__init__(**fedavg)
-        self.layers = _checked_layers(layers, rule)
+        self.layers = checked_layers(layers, rule)
         self.rule = rule
-        self.num_layers = _checked_number(num_layers, rule, len(self.layers))
-        self.fixed_layers = _checked_fixed(fixed_layers, rule, self.layers)
-        observed = _checked_names("observed_layers", observed_layers)
+        self.num_layers = checked_number(num_layers, rule, len(self.layers))
+        self.fixed_layers = checked_fixed(fixed_layers, rule, self.layers)
+        observed = checked_names("observed_layers", observed_layers)
         self.observed_layers = [name for name in observed if name not in self.layers]
         if not isinstance(selection_seed, int) or selection_seed < 0:
             raise ValueError(
@@ -146,6 +156,23 @@ class LayerSelection(FedAvg):
                 log(INFO, "FLFA layers for the next round: %s", names)
         return aggregated
 
+    def server_state(self) -> ServerState:
+        """Return what the next round depends on, the base's part included."""
+        base = getattr(super(), "server_state", None)
+        arrays, values = base() if base else ServerState({}, {})
+        scores = {name: _without_nan(getattr(self, name)) for name in SCORES}
+        own = {"selected": self.selected[:], **scores}
+        return ServerState(arrays, {**values, SELECTION: own})
+
+    def load_server_state(self, state: ServerState) -> None:
+        """Take up what :meth:`server_state` has returned, in a new strategy."""
+        if base := getattr(super(), "load_server_state", None):
+            base(state)
+        own = state.values[SELECTION]
+        self.selected = list(own["selected"])
+        for name in SCORES:
+            setattr(self, name, _with_nan(own[name]))
+
     def _scored_arrays(self, reply: Message) -> dict[str, Array]:
         """Return a reply's weights of the scored layers, still encoded."""
         records = reply.content.array_records
@@ -195,46 +222,10 @@ class _Decoded(Mapping[str, npt.NDArray[Any]]):
         return len(self._arrays)
 
 
-def _checked_layers(layers: Sequence[str], rule: str) -> list[str]:
-    if not isinstance(rule, str) or rule not in RULES:
-        raise ValueError(f"rule {rule!r} is unknown; allowed: {', '.join(RULES)}")
-    names = _checked_names("layers", layers)
-    if not names and rule != "none":
-        raise ValueError(f"rule {rule!r} has no layers to choose from; use rule='none'")
-    return names
+def _without_nan(scores: Mapping[str, float]) -> dict[str, float | None]:
+    """Return scores as JSON can say them: nan, of no client, is null."""
+    return {layer: z if math.isfinite(z) else None for layer, z in scores.items()}
 
 
-def _checked_number(num_layers: int, rule: str, candidates: int) -> int:
-    if type(num_layers) is not int or num_layers < 1:
-        raise ValueError(f"num_layers must be 1 or more, not {num_layers!r}")
-    if rule not in ("none", "fixed") and num_layers > candidates:
-        raise ValueError(
-            f"num_layers is {num_layers}, but there are {candidates} candidate layers"
-        )
-    return num_layers
-
-
-def _checked_fixed(
-    fixed_layers: Sequence[str], rule: str, candidates: Sequence[str]
-) -> tuple[str, ...]:
-    names = _checked_names("fixed_layers", fixed_layers)
-    if (rule == "fixed") != bool(names):
-        raise ValueError(
-            "fixed_layers and rule='fixed' go together; "
-            f"got rule={rule!r}, fixed_layers={names!r}"
-        )
-    if unknown := [name for name in names if name not in candidates]:
-        raise ValueError(
-            f"fixed_layers {', '.join(unknown)} are no candidates; "
-            f"candidates: {', '.join(candidates)}"
-        )
-    return tuple(names)
-
-
-def _checked_names(argument: str, names: Iterable[str]) -> list[str]:
-    given = [] if isinstance(names, str) else list(names)
-    if isinstance(names, str) or not all(isinstance(name, str) for name in given):
-        raise ValueError(f"{argument} must be a sequence of names, not {names!r}")
-    if len(set(given)) < len(given):
-        raise ValueError(f"{argument} name a layer twice: {', '.join(given)}")
-    return given
+def _with_nan(scores: Mapping[str, float | None]) -> dict[str, float]:
+    return {layer: math.nan if z is None else z for layer, z in scores.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterable
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from tests.unit.strategies.fakes import FakeGrid, over_the_wire
 
 ROOT = Path(__file__).resolve().parent.parent
 
+RUN_IDS = count(1)  # two runs of one second need two names
 # Small enough for a test, large enough for clients to differ.
 QUICK = {"num-server-rounds": 3, "local-epochs": 1}
 
@@ -87,15 +89,24 @@ def run_app(
     nodes: int = 4,
     order: int = 0,
     fault: Callable[[int, Message], None] = lambda partition_id, message: None,
+    new_folder: bool = True,
 ) -> Path:
-    """Run the ServerApp to its end; return the folder of the results."""
+    """Run the ServerApp to its end; return the folder of the results.
+
+    Where no new folder is made it is the one with a new summary.
+    """
     keys = default_keys() | QUICK | {"output-dir": str(folder)} | (overrides or {})
     grid = InProcessGrid(nodes, keys, order, fault)
-    context = Context(1, 1, {}, RecordDict(), keys)
-    before = set(folder.glob("*")) if folder.exists() else set()
+    context = Context(next(RUN_IDS), 1, {}, RecordDict(), keys)
+    pattern = "*" if new_folder else "*/summary.json"
+    before = {path: path.stat().st_mtime_ns for path in folder.glob(pattern)}
     server_app.main(grid, context)
-    (results,) = set(folder.glob("*")) - before
-    return results
+    after = {path: path.stat().st_mtime_ns for path in folder.glob(pattern)}
+    if new_folder:
+        (results,) = set(after) - set(before)
+        return results
+    (summary,) = (path for path in after if after[path] != before.get(path))
+    return summary.parent
 
 
 def metrics(results: Path) -> list[dict[str, Any]]:

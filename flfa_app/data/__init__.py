@@ -5,6 +5,7 @@ take longer than the first round, in every process that serves clients.
 """
 
 from flfa_app.data.images import Description, Images
+from flfa_app.data.kept import kept_partition
 from flfa_app.data.loading import load_images
 from flfa_app.data.node import OwnImages, load_own_images
 from flfa_app.data.partition import PARTITIONERS, partition_indices
@@ -16,6 +17,7 @@ __all__ = [
     "Description",
     "Images",
     "OwnImages",
+    "kept_partition",
     "load_images",
     "load_own_images",
     "partition_indices",

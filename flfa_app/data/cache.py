@@ -25,7 +25,8 @@ from flfa_app.data.images import Images
 
 __all__ = ["cache_folder", "cached_images"]
 
-FORMAT = 1
+# 2: what 1 kept may be of 16-bit pictures, or of another data set's file.
+FORMAT = 2
 VARIABLE = "FLFA_CACHE"
 _ABOUT = "about.json"
 # What reading a folder raises that is not there, or not as it was written.

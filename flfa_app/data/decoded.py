@@ -21,6 +21,7 @@ __all__ = [
     "checked",
     "checked_images",
     "checked_labels",
+    "numbered_classes",
     "reading",
 ]
 
@@ -172,6 +173,31 @@ def checked_labels(
             f"classes they must be from 0 to {classes - 1}"
         )
     return labels.astype(np.int64)
+
+
+def numbered_classes(
+    train_labels: NDArray[Any], test_labels: NDArray[Any]
+) -> tuple[str, ...]:
+    """Return the numbers up to the largest label, where classes have no names.
+
+    Not more than there are training images: one absurd label would fill the memory.
+    """
+    largest = max(_largest(train_labels), _largest(test_labels))
+    if largest >= train_labels.size:
+        raise ValueError(
+            f"a label is {largest}, which makes {largest + 1} classes of "
+            f"{train_labels.size} training images; number the classes 0, 1, 2, ... or "
+            "give them names (.npz: class_names; datasets: ClassLabel)"
+        )
+    return tuple(str(i) for i in range(largest + 1))
+
+
+def _largest(labels: NDArray[Any]) -> int:
+    if labels.size == 0:
+        raise ValueError("it has no labels of training or of test images")
+    if labels.dtype.kind not in "iuf" or not np.isfinite(labels.max()):
+        raise ValueError(f"labels (type {labels.dtype}) are not whole numbers")
+    return int(labels.max())
 
 
 def _shape(images: NDArray[Any]) -> str:

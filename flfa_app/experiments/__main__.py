@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -34,7 +35,10 @@ def _parser() -> argparse.ArgumentParser:
         "python -m flfa_app.experiments", description=__doc__
     )
     commands = parser.add_subparsers(required=True, metavar="run|table|report")
-    run = commands.add_parser("run", help="run the cells of a grid that are not there")
+    # No abbreviations: --out is one thing and --output another.
+    run = commands.add_parser(
+        "run", help="run the cells of a grid that are not there", allow_abbrev=False
+    )
     run.set_defaults(command=_run)
     run.add_argument("grid", type=Path, help="a grid file, configs/grids/*.toml")
     run.add_argument(
@@ -46,9 +50,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument(
         "--seeds", nargs="+", type=int, default=[], help="only (or also) these seeds"
-    )
-    run.add_argument(
-        "--out", type=Path, help="results folder (runs/grids/<name of the grid file>)"
     )
     run.add_argument(
         "--dry-run", action="store_true", help="say what would be done, and how long"
@@ -66,12 +67,16 @@ def _parser() -> argparse.ArgumentParser:
         default=0.0,
         help="share of a GPU for each of them (0)",
     )
-    table = commands.add_parser("table", help="the table of a grid's results")
+    table = commands.add_parser(
+        "table", help="the table of a grid's results", allow_abbrev=False
+    )
     table.set_defaults(command=_table)
     table.add_argument(
         "--format", choices=("markdown", "csv", "latex"), default="markdown"
     )
-    report = commands.add_parser("report", help="one HTML file with all results")
+    report = commands.add_parser(
+        "report", help="one HTML file with all results", allow_abbrev=False
+    )
     report.set_defaults(command=_report)
     for command, default in ((table, "the terminal"), (report, "OUT/report.html")):
         command.add_argument(
@@ -79,6 +84,12 @@ def _parser() -> argparse.ArgumentParser:
         )
         command.add_argument(
             "--output", type=Path, metavar="FILE", help=f"where to ({default})"
+        )
+    for command in (run, table, report):
+        command.add_argument(
+            "--out",
+            type=Path,
+            help="results folder (runs/grids/<name of the grid file>)",
         )
     return parser
 
@@ -95,7 +106,7 @@ def _run(options: argparse.Namespace) -> None:
         return
     check_data(plan.to_do)
     with results_folder(results):
-        engine = flower_engine(plan.workers, options.gpus_per_client, results.folder)
+        engine = flower_engine(plan, options.gpus_per_client)
         with Progress(plan.to_do, console) as progress:
             failed = run_plan(plan, engine, progress)
     if failed:
@@ -109,17 +120,20 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _table(options: argparse.Namespace) -> None:
-    text = render(_results(options.results), options.format)
+    text = render(_results(options.results, options.out), options.format)
     if options.output is None:
         sys.stdout.write(text)
-    else:
+        return
+    with _writing(options.output):
+        options.output.parent.mkdir(parents=True, exist_ok=True)
         options.output.write_text(text, encoding="utf-8")
 
 
 def _report(options: argparse.Namespace) -> None:
-    results = _results(options.results)
+    results = _results(options.results, options.out)
     file = options.output or results.folder / "report.html"
-    write_report(results, file)
+    with _writing(file):
+        write_report(results, file)
     Console(soft_wrap=True).print(f"Report: {file.resolve()}", markup=False)
 
 
@@ -153,11 +167,29 @@ def describe(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def _results(path: Path) -> Results:
+def _results(path: Path, folder: Path | None) -> Results:
     if path.suffix != ".toml":
+        if folder is not None:
+            raise ConfigError(
+                f"--out {folder}: {path} is a results folder already; name the grid "
+                "file, or leave --out away"
+            )
         return read_results(path)
     file = read_grid(path)
-    return Results(_default_folder(path), file.grid, file.cells)
+    found = (folder or _default_folder(path)).expanduser().resolve()
+    if folder is not None and not found.is_dir():
+        raise ConfigError(f"--out {folder}: there is no folder {found}")
+    return Results(found, file.grid, file.cells)
+
+
+@contextmanager
+def _writing(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as problem:
+        raise RuntimeError(
+            f"--output: cannot write {file} ({problem.strerror}); name another file"
+        ) from problem
 
 
 def _default_folder(grid: Path) -> Path:

@@ -10,9 +10,9 @@ from flfa_app.experiments.store import Cell, Results
 
 __all__ = ["Guess", "cell_seconds", "images_per_round"]
 
-# All that a cell does beside its rounds, two at a time on two cores: a guess, from
-# 36 processor seconds measured on a busy machine, where everything takes longer.
-START_SECONDS = 25.0
+# All that a cell does beside its rounds, two at a time on two cores: the cells of
+# quick.toml took 17.7 s each, 4.2 s of it in rounds (2026-11-17, a busy machine).
+START_SECONDS = 14.0
 # Forward, backward and update for one image on one core, up to 32x32 pixels;
 # docs/reproducing.md says how it was measured. Another machine is faster or slower.
 IMAGE_SECONDS = {"cnn": 0.0003, "mobilenet_v2": 0.0083, "resnet50": 0.135}

@@ -7,7 +7,7 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from flfa_app.experiments.attempt import RUNNING, Attempt, try_cell
@@ -17,7 +17,7 @@ from flfa_app.experiments.progress import Progress
 from flfa_app.experiments.store import Cell, Results, write_grid
 from flfa_app.launch import PROJECT
 from flfa_app.processes import stop
-from flfa_app.superlink import local_superlink
+from flfa_app.superlink import SuperLink, local_superlink
 
 __all__ = ["Engine", "flower_engine", "results_folder", "run_plan"]
 
@@ -89,16 +89,29 @@ def _run_some(
             yield running.pop(future), reason
 
 
-def flower_engine(workers: int, gpus: float, folder: Path) -> Engine:
-    """Return what runs cells with ``flwr run`` on one SuperLink."""
+def flower_engine(plan: Plan, gpus: float) -> Engine:
+    """Return what runs cells with ``flwr run``, on SuperLinks with a Ray of their own.
+
+    Starting Ray takes as long as the training of a small cell: it is kept for all that
+    run there one after another.
+    """
 
     @contextmanager
     def start() -> Iterator[Attempt]:
-        with local_superlink(PROJECT) as superlink:
-            # For the next call, if this process is killed and cannot stop it.
-            (folder / HOME).write_text(f"{superlink.home}\n")
-            yield flower_attempt(superlink, workers=workers, gpus=gpus)
-        (folder / HOME).unlink(missing_ok=True)
+        homes = plan.results.folder / HOME
+        number = plan.cells_at_a_time
+        with ExitStack() as stack:
+            # First in, last out: when they are stopped there is none to remember.
+            stack.callback(homes.unlink, missing_ok=True)
+
+            def one(_: int) -> SuperLink:
+                return stack.enter_context(local_superlink(PROJECT, plan.workers))
+
+            with ThreadPoolExecutor(number) as pool:  # they start at the same time
+                superlinks = list(pool.map(one, range(number)))
+            # For the next call, if this process is killed and cannot stop them.
+            homes.write_text("".join(f"{link.home}\n" for link in superlinks))
+            yield flower_attempt(superlinks, gpus)
 
     return start
 
@@ -121,9 +134,9 @@ def results_folder(results: Results) -> Iterator[None]:
 
 
 def _stop_leftovers(folder: Path) -> None:
-    """Stop the SuperLink of a call that was killed: nobody reads its results."""
+    """Stop the SuperLinks of a call that was killed: nobody reads its results."""
     if (folder / HOME).is_file():
-        home = Path((folder / HOME).read_text().strip())
-        stop(home)
-        shutil.rmtree(home, ignore_errors=True)
+        for line in (folder / HOME).read_text().splitlines():
+            stop(Path(line))
+            shutil.rmtree(line, ignore_errors=True)
         (folder / HOME).unlink()

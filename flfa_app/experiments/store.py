@@ -33,8 +33,8 @@ __all__ = [
 GRID = "grid.json"
 CELLS = "cells"
 LOGS = "logs"
-# Where a run puts its files and how long it waits do not change what comes out.
-NOT_SETTINGS = frozenset({"output-dir", "round-timeout"})
+# Where a run puts its files, how long it waits, what it draws: not what comes out.
+NOT_SETTINGS = frozenset({"output-dir", "round-timeout", "pictures"})
 
 Status = Literal["finished", "failed", "missing"]
 

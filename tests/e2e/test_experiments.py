@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from flfa_app.processes import processes_of, stop
+from flfa_app.processes import _runs, processes_of, stop
 from tests.federation import ROOT, metrics, run_app
 
 pytestmark = pytest.mark.e2e
@@ -37,20 +37,22 @@ min-partition-size = 2000
 
 
 class Call:
-    """A call of the command with one cell at a time."""
+    """A call of the command."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, at_a_time: int = 1) -> None:
         self.out = folder / "out"
         file = folder / "three.toml"
         file.write_text(GRID)
         command = [sys.executable, "-m", "flfa_app.experiments", "run", str(file)]
-        command += ["--out", str(self.out), "--workers", "1"]
+        command += ["--out", str(self.out), "--workers", str(at_a_time)]
         self.process = subprocess.Popen(
             command,
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            # Whoever starts the tests may have told them to ignore Ctrl-C.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
@@ -60,23 +62,34 @@ class Call:
             assert time.monotonic() < deadline
             time.sleep(0.05)
 
-    def home(self) -> Path:
-        """The Flower home of the call's SuperLink."""
-        file = self.out / "flower-home"
-        self.wait_for(lambda: file.is_file() and file.read_text().endswith("\n"))
-        return Path(file.read_text().strip())
+    def homes(self, *others: Path) -> list[Path]:
+        """The Flower homes of the call's SuperLinks, when they are not the others."""
+        found: list[Path] = []
+
+        def known() -> bool:
+            found[:] = homes_in(self.out)
+            return bool(found) and found[0] not in others
+
+        self.wait_for(known)
+        return found
+
+
+def homes_in(out: Path) -> list[Path]:
+    file = out / "flower-home"
+    return [Path(x) for x in file.read_text().splitlines()] if file.is_file() else []
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
     # Only if a test has failed half-way is there something left to stop.
-    file = tmp_path / "out" / "flower-home"
-    if file.is_file():
-        stop(Path(file.read_text().strip()))
+    for home in homes_in(tmp_path / "out"):
+        stop(home)
 
 
-def test_a_grid_that_was_killed_ends_as_one_that_was_not(folder: Path) -> None:
+def test_a_grid_that_was_killed_and_interrupted_ends_as_one_that_was_not(
+    folder: Path,
+) -> None:
     """Against the same cells in this process, without Flower's engine."""
     killed = Call(folder)
     first, second, bad = (
@@ -84,17 +97,31 @@ def test_a_grid_that_was_killed_ends_as_one_that_was_not(folder: Path) -> None:
     )
     half = killed.out / "running" / second.name
     killed.wait_for(lambda: any(half.glob("*/metrics.jsonl")))
-    old_home = killed.home()
+    (old_home,) = killed.homes()
+    old = processes_of(old_home)
     killed.process.send_signal(signal.SIGKILL)
     killed.process.communicate()
     assert (first / "summary.json").is_file()
     assert not second.exists()
     written = os.stat(first / "summary.json")
 
-    again = Call(folder)
-    again.wait_for(lambda: again.home() != old_home)
-    new_home = again.home()
+    interrupted = Call(folder)
+    (next_home,) = interrupted.homes(old_home)
     assert processes_of(old_home) == set()
+    interrupted.wait_for(lambda: not any(map(_runs, old)))  # Ray's, in their own time
+    interrupted.wait_for(lambda: any(half.glob("*/metrics.jsonl")))
+    old = processes_of(next_home)
+    interrupted.process.send_signal(signal.SIGINT)
+    output, _ = interrupted.process.communicate(timeout=60)
+    assert interrupted.process.returncode == 130, output
+    assert "Traceback" not in output
+    assert not second.exists()
+    assert not any(map(_runs, old | processes_of(next_home)))
+    assert not next_home.exists()
+
+    again = Call(folder, at_a_time=2)
+    new_homes = again.homes(next_home)
+    assert len(new_homes) == 2
     output, _ = again.process.communicate(timeout=300)
     assert again.process.returncode == 1, output
     assert "3 cells: 1 finished, 2 to do" in output
@@ -113,7 +140,7 @@ def test_a_grid_that_was_killed_ends_as_one_that_was_not(folder: Path) -> None:
     assert "min-partition-size is 2000" in mark["reason"]
     assert mark["reason"] in output
     assert "min-partition-size is 2000" in Path(mark["log"]).read_text()
-    assert processes_of(new_home) == set()
-    assert not new_home.exists()
+    assert all(processes_of(home) == set() for home in new_homes)
+    assert not any(home.exists() for home in new_homes)
     assert not (again.out / "flower-home").exists()
     assert list((again.out / "running").iterdir()) == []

@@ -9,12 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import tomli_w
 
-from flfa_app.config import RunConfig
-from flfa_app.data import load_images
 from flfa_app.processes import (
     connection_to,
     flwr,
@@ -23,8 +20,7 @@ from flfa_app.processes import (
     processes_of,
     stop,
 )
-from flfa_app.task import shards_of
-from tests.federation import ROOT, default_keys, metrics, run_app
+from tests.federation import ROOT, metrics, run_app
 
 pytestmark = pytest.mark.e2e
 
@@ -56,30 +52,18 @@ def running(home: Path, commands: dict[str, list[str]]) -> Iterator[None]:
         stop(home, *processes)
 
 
-def node_configs(folder: Path, own: bool) -> list[str]:
-    """Two nodes with a part of the digits each, or with the same images as a file."""
-    if not own:
-        return [f"partition-id={i} num-partitions=2" for i in range(2)]
-    images = load_images("digits")
-    configs = []
-    for i, mine in enumerate(shards_of(RunConfig.parse(default_keys()), 2)):
-        path = folder / f"node {i}.npz"
-        np.savez(path, images=images.train[mine], labels=images.train_labels[mine])
-        configs.append(f'partition-id={i} dataset-path="{path}"')
-    return configs
-
-
-@pytest.mark.parametrize("own", [False, True], ids=["part", "dataset-path"])
 def test_two_supernodes_give_the_result_of_the_simulation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Each with its part of the run's data set; data of their own: test_deployment."""
     monkeypatch.setenv("FLFA_CACHE", str(tmp_path / "cache"))
     port = free_port()
     (tmp_path / "config.toml").write_text(connection_to(port))
     run_config, results = tmp_path / "run-config.toml", tmp_path / "out"
     run_config.write_text(tomli_w.dumps(KEYS | {"output-dir": str(results)}))
     commands = {"superlink": ["flower-superlink", "--insecure", "--port", str(port)]}
-    for i, node_config in enumerate(node_configs(tmp_path, own)):
+    for i in range(2):
+        node_config = f"partition-id={i} num-partitions=2"
         commands[f"node{i}"] = [
             *("flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}"),
             *("--port", str(free_port()), "--node-config", node_config),

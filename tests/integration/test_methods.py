@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,11 @@ import torch
 from safetensors.torch import load_file
 
 from clients import TrainSettings, eligible_layers
-from flfa_app import server_app
 from flfa_app.models import MODELS, NORMS, build_model
 from flfa_app.registry import ALGORITHMS
 from tests.federation import default_keys, metrics, run_app
 
-EVERYONE = {"fraction-train": 1.0, "num-server-rounds": 3}
+EVERYONE = {"fraction-train": 1.0, "num-server-rounds": 3, "pictures": False}
 NEUTRAL = [name for name, method in ALGORITHMS.items() if method.neutral]
 
 
@@ -29,15 +27,6 @@ def assert_same(one: Path, other: Path) -> None:
     assert first.keys() == second.keys()
     for name, tensor in first.items():
         assert torch.equal(tensor, second[name]), name
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _no_pictures() -> Iterator[None]:
-    """They take longer than these runs, and have tests of their own."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("plot_progress", "plot_scores", "plot_partition"):
-            patch.setattr(server_app.plots, name, lambda *args, **kwargs: None)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
+from numpy.typing import NDArray
 
-from flfa_app.data.decoded import Decoded, Source, reading
+from flfa_app.data.decoded import Decoded, Source, checked_labels, reading
 from flfa_app.data.sources.cifar10_1 import find_cifar10_1, read_cifar10_1
 from flfa_app.data.sources.named import find_anyhow, from_hub, missing
 
@@ -31,6 +32,10 @@ class _Layout(NamedTuple):
     meta_key: str
     class_names: tuple[str, ...]
     hub: str
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return *self.train, self.test, self.meta
 
 
 _PLACE = "https://www.cs.toronto.edu/~kriz/cifar.html"
@@ -83,31 +88,42 @@ def _find(name: str, roots: list[Path]) -> Source:
     layout = _LAYOUTS[name]
     cure = f"delete it and download {layout.archive} again from {_PLACE}"
     for root in roots:
-        for folder in (root / layout.folder, root):
-            if (folder / layout.test).is_file() and (folder / layout.meta).is_file():
+        folders = root / layout.folder, root
+        for folder in folders:
+            if not _absent(folder, layout):
                 return _in_folder(folder, layout, cure)
         if (archive := root / layout.archive).is_file():
             read = partial(_read_archive, archive, layout, cure)
             return Source(str(archive), cure, read, files=(archive,))
         if source := find_anyhow(name, root, layout.class_names, cure):
             return source
+        for folder in folders:
+            absent = _absent(folder, layout)
+            if len(absent) < len(layout.files) or (
+                folder.name == layout.folder and folder.is_dir()
+            ):
+                raise FileNotFoundError(
+                    f"{', '.join(map(str, absent))} is missing; unpack "
+                    f"{layout.archive} again ({_PLACE})"
+                )
     get = f"download {layout.archive} from {_PLACE}"
     text = missing(name, [f"{layout.folder}/", layout.archive], roots, get)
     return from_hub(name, layout.hub, layout.class_names, text)
 
 
+def _absent(folder: Path, layout: _Layout) -> list[Path]:
+    paths = (folder / file for file in layout.files)
+    return [path for path in paths if not path.is_file()]
+
+
 def _in_folder(folder: Path, layout: _Layout, cure: str) -> Source:
-    files = tuple(folder / x for x in (*layout.train, layout.test, layout.meta))
-    if absent := [path for path in files if not path.is_file()]:
-        raise FileNotFoundError(
-            f"{', '.join(map(str, absent))} is missing; unpack {layout.archive} again "
-            f"({_PLACE})"
-        )
+    files = tuple(folder / file for file in layout.files)
 
     def content(wanted: str) -> dict[str, Any]:
         return _unpickled(folder / wanted, (folder / wanted).read_bytes(), cure)
 
-    return Source(str(folder), cure, partial(_read, layout, content), files)
+    read = partial(_read, layout, f"{folder}/", cure, content)
+    return Source(str(folder), cure, read, files)
 
 
 def _read_archive(archive: Path, layout: _Layout, cure: str) -> Decoded:
@@ -117,36 +133,41 @@ def _read_archive(archive: Path, layout: _Layout, cure: str) -> Decoded:
         content = gzip.decompress(archive.read_bytes())
         members = {}
         with tarfile.open(fileobj=io.BytesIO(content)) as tar:
-            for wanted in (*layout.train, layout.test, layout.meta):
+            for wanted in layout.files:
                 member = tar.extractfile(f"{layout.folder}/{wanted}")
                 if member is None:
                     raise ValueError(f"{layout.folder}/{wanted} in it is not a file")
                 members[wanted] = member.read()
     return _read(
         layout,
+        f"{archive}: ",
+        cure,
         lambda wanted: _unpickled(f"{archive}: {wanted}", members[wanted], cure),
     )
 
 
-def _read(layout: _Layout, content: Callable[[str], dict[str, Any]]) -> Decoded:
+def _read(
+    layout: _Layout, place: str, cure: str, content: Callable[[str], dict[str, Any]]
+) -> Decoded:
+    classes = len(layout.class_names)
     batches = [content(name) for name in (*layout.train, layout.test)]
     images, labels = [], []
     for name, batch in zip((*layout.train, layout.test), batches, strict=True):
-        with reading(f"{layout.folder}/{name}", f"get it again from {_PLACE}"):
-            data = batch.get("data")
-            if not isinstance(data, np.ndarray) or data.shape[1:] != (3072,):
+        with reading(f"{place}{name}", cure):
+            data, numbers = batch.get("data"), batch.get(layout.labels)
+            if not _is_of_images(data):
                 raise ValueError("it has no data of 3x32x32 bytes")
-            if not isinstance(batch.get(layout.labels), list):
+            if not isinstance(numbers, list):
                 raise ValueError(f"it has no list {layout.labels}")
+            # Raises as well if they are lists of several lengths.
+            numbers = np.array(numbers)
+            labels.append(checked_labels(numbers, len(data), classes, layout.labels))
         # A row is the red image, the green one and the blue one.
         images.append(data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
-        labels.append(np.array(batch[layout.labels]))
-    names = content(layout.meta).get(layout.meta_key, ())
-    if len(names) != len(layout.class_names):
-        raise ValueError(
-            f"{layout.folder}/{layout.meta} has {len(names)} {layout.meta_key}, not "
-            f"{len(layout.class_names)}; get it again from {_PLACE}"
-        )
+    names = content(layout.meta).get(layout.meta_key)
+    with reading(f"{place}{layout.meta}", cure):
+        if not isinstance(names, list) or len(names) != classes:
+            raise ValueError(f"it has no list {layout.meta_key} of {classes} names")
     return Decoded(
         np.concatenate(images[:-1]),
         np.concatenate(labels[:-1]),
@@ -156,8 +177,26 @@ def _read(layout: _Layout, content: Callable[[str], dict[str, Any]]) -> Decoded:
     )
 
 
+def _is_of_images(data: Any) -> TypeGuard[NDArray[np.uint8]]:
+    return (
+        isinstance(data, np.ndarray)
+        and data.dtype == np.uint8
+        and data.shape[1:] == (3072,)
+        and len(data) > 0
+    )
+
+
+def _latin1(text: Any, encoding: Any) -> bytes:
+    """Return the bytes that Python 3 writes as a text, below protocol 3."""
+    if not isinstance(text, str) or encoding != "latin1":
+        raise pickle.UnpicklingError(
+            f"it asks for {encoding!r} of a {type(text).__name__}, not latin1 of a text"
+        )
+    return text.encode("latin1")
+
+
 class _ArraysOnly(pickle.Unpickler):
-    """A pickle may call anything; these batches need three things of NumPy."""
+    """A pickle may call anything; these batches need bytes and NumPy's arrays."""
 
     def find_class(self, module: str, name: str) -> Any:
         """Return what a batch may call; raise otherwise."""
@@ -167,6 +206,7 @@ class _ArraysOnly(pickle.Unpickler):
             ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
             ("numpy", "ndarray"): np.ndarray,
             ("numpy", "dtype"): np.dtype,
+            ("_codecs", "encode"): _latin1,
         }
         if (module, name) not in allowed:
             raise pickle.UnpicklingError(

@@ -14,7 +14,7 @@ __all__ = ["find_cifar10_1", "read_cifar10_1"]
 
 _PLACE = "https://github.com/modestyachts/CIFAR-10.1"
 _CURE = f"delete it and download it again from {_PLACE}"
-_CLASSES = 10
+_CLASSES, _SHAPE = 10, (32, 32, 3)
 
 
 def find_cifar10_1(root: Path) -> dict[str, tuple[Path, Path]]:
@@ -44,6 +44,11 @@ def read_cifar10_1(
         pixels, numbers = _array(data), _array(labels)
         with reading(data, _CURE):
             images = checked_images(pixels, "images")
+            if images.shape[1:] != _SHAPE:
+                raise ValueError(
+                    f"the images have the shape {images.shape}; those of CIFAR-10.1 "
+                    "are (N, 32, 32, 3)"
+                )
         with reading(labels, _CURE):
             checked = checked_labels(numbers, len(images), _CLASSES, "labels")
         found[name] = images, checked

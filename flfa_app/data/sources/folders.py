@@ -51,12 +51,16 @@ def find_folders(
 
 
 def classes_in(folder: Path) -> list[str]:
-    """Return the names of the classes: those of the folders."""
-    return sorted(path.name for path in folder.iterdir() if path.is_dir())
+    """Return the names of the classes: those of the folders that are not hidden."""
+    return sorted(
+        path.name
+        for path in folder.iterdir()
+        if path.is_dir() and not path.name.startswith(".")
+    )
 
 
 def list_pictures(folder: Path, names: Sequence[str]) -> list[tuple[Path, int]]:
-    """Return the files of the classes, each with its label.
+    """Return the files of the classes that are not hidden, each with its label.
 
     Raises
     ------
@@ -69,6 +73,8 @@ def list_pictures(folder: Path, names: Sequence[str]) -> list[tuple[Path, int]]:
             path
             for path in (folder / name).glob("*")
             if path.suffix.lower() in _ENDINGS
+            and not path.name.startswith(".")
+            and not path.is_dir()
         )
         if not paths:
             raise FileNotFoundError(
@@ -100,7 +106,8 @@ def _decoded(
 def _picture(path: Path, size: int, cure: str) -> Image.Image:
     with reading(path, cure), Image.open(path) as picture:
         picture.load()
-        return square(picture, size) if size else picture.copy()
+    # The file is closed, its pixels are there.
+    return square(str(path), picture, size) if size else picture.copy()
 
 
 def _read(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from flfa_app.data.decoded import Decoded, Source
+from flfa_app.data.decoded import Decoded, Source, checked
 from flfa_app.data.sources.named import find_anyhow, missing
 from flfa_app.data.sources.npz import find_npz
 
@@ -28,6 +28,7 @@ MEDMNIST = (
     "organcmnist",
     "organsmnist",
 )
+_SIZE = 28
 
 
 def find_medmnist(name: str, data_dir: str, image_size: int) -> Source:
@@ -40,16 +41,40 @@ def find_medmnist(name: str, data_dir: str, image_size: int) -> Source:
         path = root / f"{name}.npz"
         _download(name, path, missing(name, (), [root], f"download it from {url}"))
         source = find_npz(path, None, cure)
-    return replace(source, read=partial(_with_names, name, source))
+    # Some sets are alike in all that `_read` could tell them apart by.
+    if (other := Path(source.place).stem) in MEDMNIST and other != name:
+        raise ValueError(
+            f"dataset is {name!r}, but data-dir leads to {source.place}; set dataset "
+            f"to {other!r}, or data-dir to the folder of {name}.npz ({url})"
+        )
+    return replace(source, read=partial(_read, name, source))
 
 
-def _with_names(name: str, source: Source) -> Decoded:
+def _read(name: str, source: Source) -> Decoded:
+    """Read a set and name its classes; raise if it is another one."""
     # Here, not above: with the cache filled nobody waits for the package's imports.
     import medmnist
 
-    names = medmnist.INFO[name]["label"]
-    in_order = tuple(names[str(i)] for i in range(len(names)))
-    return replace(source.read(), class_names=in_order)
+    info = medmnist.INFO[name]
+    names = info["label"]
+    found = checked(source.read(), source)
+    has = found.train.shape[1], found.train.shape[3], len(found.class_names)
+    expected = _SIZE, info["n_channels"], len(names)
+    if has != expected:
+        raise ValueError(
+            f"{source.place} is not {name}: it has {_text(*has)}, {name} has "
+            f"{_text(*expected)}; set data-dir to the folder of the official "
+            f"{name}.npz ({ZENODO.format(name)}), or dataset to 'files' and data-dir "
+            "to this one"
+        )
+    return replace(found, class_names=tuple(names[str(i)] for i in range(len(names))))
+
+
+def _text(size: int, channels: int, classes: int) -> str:
+    return (
+        f"{size}x{size} pixels, {channels} channel(s) and {classes} classes (labels "
+        f"from 0 to {classes - 1})"
+    )
 
 
 def _download(name: str, path: Path, otherwise: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flfa_app.data.decoded import Decoded, Source, reading
+from flfa_app.data.decoded import Decoded, Source, numbered_classes, reading
 
 __all__ = ["find_npz", "read_archive"]
 
@@ -67,12 +67,17 @@ def _is_of_use(key: str) -> bool:
 def _read(path: Path, class_names: tuple[str, ...] | None, cure: str) -> Decoded:
     arrays, others = read_archive(path, _KEYS, cure)
     train, train_labels, test, test_labels = arrays
-    if class_names is None and "class_names" in others:
-        class_names = tuple(str(name) for name in others["class_names"])
     if class_names is None:
         with reading(path, cure):
-            largest = max(_largest(train_labels), _largest(test_labels))
-        class_names = tuple(str(i) for i in range(largest + 1))
+            if (names := others.get("class_names")) is None:
+                class_names = numbered_classes(train_labels, test_labels)
+            elif names.ndim == 1:
+                class_names = tuple(str(name) for name in names)
+            else:
+                raise ValueError(
+                    f"its class_names have the shape {names.shape}; it must be (C,), "
+                    "one name for each class"
+                )
     columns = {
         key.removeprefix("train_"): values
         for key, values in others.items()
@@ -81,11 +86,3 @@ def _read(path: Path, class_names: tuple[str, ...] | None, cure: str) -> Decoded
         and values.dtype.kind in "biuU"
     }
     return Decoded(train, train_labels, test, test_labels, class_names, columns=columns)
-
-
-def _largest(labels: NDArray[Any]) -> int:
-    if labels.size == 0:
-        raise ValueError("it has no labels of training or of test images")
-    if labels.dtype.kind not in "iuf" or not np.isfinite(labels.max()):
-        raise ValueError(f"labels (type {labels.dtype}) are not whole numbers")
-    return int(labels.max())

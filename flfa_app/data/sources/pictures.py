@@ -51,19 +51,29 @@ def pixels_of(pictures: Iterable[tuple[str, Image.Image]]) -> NDArray[np.uint8]:
 
 
 def _array(name: str, picture: Image.Image) -> NDArray[np.uint8]:
+    array = np.asarray(_plain(name, picture))
+    return array[..., None] if array.ndim == 2 else array
+
+
+def _plain(name: str, picture: Image.Image) -> Image.Image:
+    """Return a picture in grey or RGB; raise where that would lose most of its bits."""
     if picture.mode not in _MODES:
         raise ValueError(
             f"{name} has Pillow's mode {picture.mode}; save it with 8 bits a channel"
         )
-    grey = picture.mode in ("1", "L")
-    array = np.asarray(picture.convert("L" if grey else "RGB"))
-    return array[..., None] if grey else array
+    mode = "L" if picture.mode in ("1", "L") else "RGB"
+    return picture if picture.mode == mode else picture.convert(mode)
 
 
-def square(picture: Image.Image, size: int) -> Image.Image:
-    """Return the middle of a picture: the shorter side becomes ``size`` (bicubic)."""
-    if picture.mode not in ("L", "RGB"):
-        picture = picture.convert("RGB")  # a palette cannot be interpolated
+def square(name: str, picture: Image.Image, size: int) -> Image.Image:
+    """Return the middle of a picture: the shorter side becomes ``size`` (bicubic).
+
+    Raises
+    ------
+    ValueError
+        If it has more than eight bits a channel.
+    """
+    picture = _plain(name, picture)  # a palette cannot be interpolated
     scale = size / min(picture.size)
     width, height = (max(size, round(side * scale)) for side in picture.size)
     left, top = (width - size) // 2, (height - size) // 2

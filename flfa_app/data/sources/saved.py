@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flfa_app.data.decoded import Decoded, Source, reading
+from flfa_app.data.decoded import Decoded, Source, numbered_classes, reading
 from flfa_app.data.sources.pictures import pixels_of, same_channels
 
 __all__ = ["Split", "decode_splits", "find_saved", "is_saved", "read_split"]
@@ -85,8 +85,7 @@ def decode_splits(
     train, test = read_split(splits["train"]), read_split(splits[tests[0]])
     names = train.class_names or class_names
     if names is None:
-        largest = max(int(split.labels.max()) for split in (train, test))
-        names = tuple(str(i) for i in range(largest + 1))
+        names = numbered_classes(train.labels, test.labels)
     if class_names is not None and len(names) != len(class_names):
         raise ValueError(f"it has {len(names)} classes, not {len(class_names)}")
     images = same_channels(train.images, test.images)

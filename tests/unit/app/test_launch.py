@@ -7,6 +7,7 @@ import pytest
 from flfa_app import compare, launch
 from flfa_app.config import ConfigError
 from flfa_app.launch import read_overrides
+from flfa_app.superlink import absolute_paths
 from tests.federation import ROOT
 
 
@@ -136,7 +137,7 @@ def test_where_the_results_go(option: Path | None, key: str, expected: Path) -> 
     """Made absolute: Flower's processes run elsewhere."""
 
     class Recorder:
-        def run(self, app: Path, **keys: object) -> object:
+        def run(self, **keys: object) -> object:
             self.output_dir = keys["output_dir"]
             raise RuntimeError("enough")
 
@@ -147,3 +148,13 @@ def test_where_the_results_go(option: Path | None, key: str, expected: Path) -> 
     with pytest.raises(RuntimeError, match="enough"):
         launch.launch(superlink, options, {"output-dir": key})  # type: ignore[arg-type]
     assert superlink.output_dir == expected
+
+
+def test_paths_are_relative_to_the_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The SuperLink runs in a folder of its own, which nobody knows."""
+    monkeypatch.chdir(tmp_path)
+    given = {"data-dir": "mine", "state-dir": "", "resume": "auto", "seed": 1}
+    expected = given | {"data-dir": str(tmp_path / "mine")}
+    assert absolute_paths(given) == expected

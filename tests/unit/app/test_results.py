@@ -19,7 +19,7 @@ from tests.federation import default_keys
 
 def run_in(folder: Path, **keys: object) -> RunDirectory:
     config = RunConfig.parse(default_keys() | {"output-dir": str(folder)} | keys)
-    return RunDirectory(config, 7)
+    return RunDirectory.create(config, 7)
 
 
 def row(accuracy: float, drift: float = 1.0) -> dict[str, object]:

@@ -7,7 +7,8 @@ import pytest
 from flwr.app import Message
 
 from flfa_app.data import load_images
-from flfa_app.roster import Member, Participants, Roster
+from flfa_app.participants import Participants
+from flfa_app.roster import Member, Roster
 from tests.federation import InProcessGrid, default_keys
 
 DATA = load_images("digits").description.to_config()
@@ -19,7 +20,8 @@ def members(sizes: list[int], ids: Callable[[int], int] = lambda i: i) -> list[M
 
 def drawn(roster: Roster, server_round: int = 1, **keys: Any) -> list[int]:
     settings = {"fraction": 0.5, "least": 1, "seed": 0, **keys}
-    return [m.partition_id for m in roster.draw(server_round=server_round, **settings)]
+    draw = roster.draw(server_round=server_round, **settings)
+    return [m.partition_id for m in draw.take(draw.number)]
 
 
 def test_participants_depend_on_seed_and_round_and_not_on_node_ids() -> None:
@@ -48,8 +50,26 @@ def test_how_many_take_part(
     assert len(set(found)) == len(found) == expected
 
 
-def test_the_largest_come_first() -> None:
-    assert drawn(Roster(members([3, 9, 1, 5])), fraction=1.0) == [1, 3, 0, 2]
+def test_all_others_follow_before_anyone_is_asked_again() -> None:
+    roster = Roster(members([1] * 10))
+    draw = roster.draw(fraction=0.3, least=1, seed=0, server_round=4)
+    turns = [{m.partition_id for m in draw.take(3)} for _ in range(3)]
+    assert len(set.union(*turns)) == 9
+    # The tenth, and two of the first again.
+    assert {m.partition_id for m in draw.take(3)} - set.union(*turns) != set()
+    assert len(draw.take(99)) == 10
+
+
+def test_the_order_is_the_same_whoever_has_gone() -> None:
+    roster = Roster(members([1] * 10))
+    everyone = [
+        m.partition_id
+        for m in roster.draw(fraction=0.5, least=1, seed=0, server_round=4).take(10)
+    ]
+    gone = everyone[1]
+    roster.away = {gone}
+    draw = roster.draw(fraction=0.5, least=1, seed=0, server_round=4)
+    assert [m.partition_id for m in draw.take(10)] == [p for p in everyone if p != gone]
 
 
 def test_everyone_is_drawn_sooner_or_later() -> None:
@@ -112,3 +132,29 @@ def test_a_strategy_sees_the_participants_only() -> None:
     assert list(view.get_node_ids()) == grid.nodes[:2]
     assert view.run.fab_hash == "in-process"
     assert [node.node_id for node in view.get_nodes()] == grid.nodes[:2]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"partition-id": float("nan")},
+        {"num-examples": -1},
+        {"num-examples": [1, 2]},
+        {"label-counts": [1.5]},
+        {"partition-id": None},
+    ],
+)
+def test_an_answer_that_is_none_is_named(wrong: dict[str, Any]) -> None:
+    from flwr.app import MetricRecord, RecordDict
+
+    from tests.unit.strategies.fakes import FakeGrid
+
+    told = {"partition-id": 0, "num-examples": 5} | wrong
+    metrics = MetricRecord({k: v for k, v in told.items() if v is not None})
+    grid = FakeGrid(1, client=lambda message: RecordDict({"metrics": metrics}))
+    with pytest.raises(RuntimeError, match="1 of 1 nodes cannot take part: its answer"):
+        Roster.of(grid, min_nodes=1, timeout=1.0, data={})
+    # In a run that goes on such a node is left out.
+    roster = Roster([Member(99, 0, 5, ())])
+    roster.refresh(grid, timeout=1.0, data={})
+    assert [m.node_id for m in roster.members] == [99]

@@ -10,6 +10,7 @@ from benchmarks.timing import (
     at_one_speed,
     interleaved,
     machine,
+    paired_ratio,
     quartiles,
     typical,
 )
@@ -38,6 +39,17 @@ def test_pieces_run_one_after_another_and_no_arm_twice_in_a_row() -> None:
         len(pieces) == 2 for repetitions in seconds.values() for pieces in repetitions
     )
     assert all(len(repetitions) == 2 for repetitions in seconds.values())
+
+
+def test_a_paired_ratio_by_hand() -> None:
+    """Whoever comes second needs half: the ratios are 6 if it is the base, else 3/2.
+
+    One of them is an outlier each; sqrt(6 * 3/2) = 3.
+    """
+    other_first = np.array([[True, True, True], [False, False, False]])
+    base = np.array([[1.0, 1.0, 1.0], [2.0, 2.0, 2.0]])
+    other = np.array([[6.0, 6.0, 60.0], [3.0, 3.0, 0.3]])
+    assert paired_ratio(base, other, other_first) == pytest.approx(3.0, rel=1e-15)
 
 
 def test_an_error_in_an_arm_reaches_the_caller() -> None:

@@ -39,7 +39,7 @@ def test_the_file_works_on_its_own(copied: ModuleType) -> None:
     copied.LinearFeedback.apply(x, y, b, None).sum().backward()
     assert x.grad is not None
     torch.testing.assert_close(x.grad, b.sum(0).expand(3, 4), rtol=1e-14, atol=1e-15)
-    assert copied.__all__ == ["ConvFeedback", "LinearFeedback"]
+    assert copied.__all__ == ["ConvFeedback", "LinearFeedback", "scaled"]
 
 
 def test_the_output_is_handed_on_and_not_copied() -> None:
@@ -48,11 +48,11 @@ def test_the_output_is_handed_on_and_not_copied() -> None:
     assert joined.data_ptr() == y.data_ptr()
     assert torch.equal(joined, y)
     assert not joined._is_view()  # or an in-place activation would be refused
+    w = torch.randn(2, 2, 1, 1)
     images = torch.randn(1, 2, 3, 3, requires_grad=True)
-    maps = torch.randn(1, 2, 3, 3, requires_grad=True) * 1
-    joined = ConvFeedback.apply(images, maps, torch.ones(2, 2, 1, 1), None, *GEOMETRY)
-    assert joined.data_ptr() == maps.data_ptr()
-    assert not joined._is_view()
+    maps = ConvFeedback.apply(images, w, None, torch.ones(2, 2, 1, 1), None, *GEOMETRY)
+    assert torch.equal(maps, functional.conv2d(images, w))
+    assert not maps._is_view()
 
 
 def test_the_scale_multiplies_the_feedback() -> None:
@@ -79,15 +79,30 @@ def test_an_input_without_a_gradient_gets_none() -> None:
 
 
 def test_a_convolution_by_hand() -> None:
-    """A 1x1 convolution is a product: the error 1 comes back as 2 * 5 = scale * B."""
-    x = torch.zeros(1, 1, 2, 2, requires_grad=True)
+    """A 1x1 convolution is a product: the error 1 comes back as 2 * 5 = scale * B.
+
+    The weight's gradient is the sum of four inputs of 3, the bias's counts them.
+    """
+    x = torch.full((1, 1, 2, 2), 3.0, requires_grad=True)
     w = torch.full((1, 1, 1, 1), 7.0, requires_grad=True)
-    y = functional.conv2d(x.detach() + 3, w)
+    bias = torch.ones(1, requires_grad=True)
     b, scale = torch.full((1, 1, 1, 1), 5.0), torch.full((1, 1, 1, 1), 2.0)
-    joined = ConvFeedback.apply(x, y, b, scale, *GEOMETRY)
-    joined.sum().backward()
-    assert x.grad is not None
-    assert x.grad.tolist() == [[[[10.0, 10.0], [10.0, 10.0]]]]
-    assert w.grad is not None
-    assert w.grad.item() == 3.0 * 4
-    assert joined.tolist() == [[[[21.0, 21.0], [21.0, 21.0]]]]
+    y = ConvFeedback.apply(x, w, bias, b, scale, *GEOMETRY)
+    dx, dw, dbias = torch.autograd.grad(y.sum(), (x, w, bias))
+    assert y.tolist() == [[[[22.0, 22.0], [22.0, 22.0]]]]
+    assert dx.tolist() == [[[[10.0, 10.0], [10.0, 10.0]]]]
+    assert dw.item() == 3.0 * 4
+    assert dbias.tolist() == [4.0]
+
+
+@pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (0, 2), (1, 2)], ids=str)
+def test_a_convolution_gives_gradients_only_where_they_are_wanted(
+    wanted: tuple[int, ...],
+) -> None:
+    tensors = [torch.ones(1, 1, 2, 2), torch.ones(1, 1, 1, 1), torch.ones(1)]
+    for index in wanted:
+        tensors[index].requires_grad_()
+    y = ConvFeedback.apply(*tensors, torch.ones(1, 1, 1, 1), None, *GEOMETRY)
+    y.sum().backward()
+    given = tuple(i for i, tensor in enumerate(tensors) if tensor.grad is not None)
+    assert given == wanted

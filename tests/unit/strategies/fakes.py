@@ -6,6 +6,7 @@ import random
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 from flwr.app import (
@@ -49,6 +50,8 @@ def over_the_wire(message: Message) -> Message:
     contents = {k: obj.deflate() for k, obj in get_all_nested_objects(message).items()}
     parsed = inflate_object_from_contents(message.object_id, contents)
     assert isinstance(parsed, Message)
+    # Not in the bytes: Flower sets it on both ends.
+    parsed.metadata.__dict__["_message_id"] = message.metadata.message_id
     return parsed
 
 
@@ -69,6 +72,7 @@ class FakeGrid(Grid):
         self.client = client
         self.received: list[Message] = []
         self.replied: list[Message] = []
+        self.pushed: list[Message] = []
 
     def set_run(self, run: Any) -> None:
         raise NotImplementedError
@@ -81,10 +85,18 @@ class FakeGrid(Grid):
         raise NotImplementedError
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        raise NotImplementedError
+        ids = []
+        for message in messages:
+            ids.append(str(uuid4()))
+            message.metadata.__dict__["_message_id"] = ids[-1]
+            self.pushed.append(message)
+        return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        raise NotImplementedError
+        wanted = set(message_ids)
+        pulled = [m for m in self.pushed if m.metadata.message_id in wanted]
+        self.pushed = [m for m in self.pushed if m not in pulled]
+        return self.send_and_receive(pulled)
 
     def get_node_ids(self) -> Iterable[int]:
         return iter(self.nodes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tests.unit.app.data import write
 from tests.unit.app.data.write import Arrays
 
 GREY = write.arrays(30, 20, classes=10)
+ORGANS = write.arrays(30, 20, classes=11)
 COLOUR = write.arrays(20, 10, size=32, channels=3, classes=10)
 HUNDRED = write.arrays(200, 100, size=32, channels=3, classes=100)
 TEN = [f"class {i}" for i in range(10)]
@@ -33,10 +35,10 @@ Writer = Callable[[Path], object]
 FORMATS: dict[str, tuple[str, Arrays, Writer]] = {
     "medmnist, labels in a column": (
         "organcmnist",
-        {k: v[:, None] if "labels" in k else v for k, v in GREY.items()},
+        {k: v[:, None] if "labels" in k else v for k, v in ORGANS.items()},
         lambda root: write.npz(
             root / "organcmnist.npz",
-            {k: v[:, None] if "labels" in k else v for k, v in GREY.items()},
+            {k: v[:, None] if "labels" in k else v for k, v in ORGANS.items()},
         ),
     ),
     "idx.gz": ("fashionmnist", GREY, lambda root: write.fashion(root, GREY)),
@@ -108,6 +110,61 @@ def test_pixels_and_labels_come_back(tmp_path: Path, name: str) -> None:
     root.mkdir()
     writer(root)
     assert_same(load_images(dataset, str(root)), data)
+
+
+@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4])
+def test_batches_written_by_python_3(tmp_path: Path, protocol: int) -> None:
+    folder = write.cifar(tmp_path, "cifar10", COLOUR)
+    for path in folder.iterdir():
+        content = pickle.loads(path.read_bytes(), encoding="latin1")
+        path.write_bytes(pickle.dumps(content, protocol))
+    assert_same(load_images("cifar10", str(tmp_path)), COLOUR)
+
+
+def test_an_archive_beside_a_half_unpacked_folder(tmp_path: Path) -> None:
+    write.cifar(tmp_path, "cifar10", COLOUR, archive=True)
+    (write.cifar(tmp_path, "cifar10", COLOUR) / "test_batch").unlink()
+    assert_same(load_images("cifar10", str(tmp_path)), COLOUR)
+
+
+@pytest.mark.parametrize("size", [0, 28])
+def test_folders_and_what_is_hidden_are_no_pictures(tmp_path: Path, size: int) -> None:
+    write.image_folder(tmp_path, GREY, TEN)
+    number = len(load_images("files", str(tmp_path), size).train)
+    load_images.cache_clear()
+    for split in ("train", "test"):
+        (tmp_path / split / TEN[0] / "x.png").mkdir()
+        (tmp_path / split / TEN[0] / "._0000.png").write_bytes(b"\0\5\x16\7")
+        hidden = tmp_path / split / ".ipynb_checkpoints"
+        hidden.mkdir()
+        (hidden / "0-checkpoint.png").write_bytes(b"")
+    images = load_images("files", str(tmp_path), size)
+    assert len(images.train) == number == 30
+    assert images.class_names == tuple(TEN)
+
+
+def test_resized_pictures_of_every_kind_stay_what_they_are(tmp_path: Path) -> None:
+    """Also those of one bit, and files with several pictures: the first counts."""
+    grey = Image.fromarray(np.arange(256, dtype=np.uint8).reshape(16, 16))
+    for split in ("train", "test"):
+        folder = tmp_path / "grey" / split / "a"
+        folder.mkdir(parents=True)
+        grey.save(folder / "l.png")
+        grey.convert("1").save(folder / "1.png")
+        grey.save(folder / "s.tif", save_all=True, append_images=[grey.rotate(90)])
+        folder = tmp_path / "colour" / split / "a"
+        folder.mkdir(parents=True)
+        grey.convert("P").save(folder / "p.png")
+        grey.convert("RGBA").save(folder / "a.webp", lossless=True)
+        grey.save(folder / "s.gif", save_all=True, append_images=[grey.rotate(90)])
+    images = load_images("files", str(tmp_path / "grey"), 16)
+    assert images.train.shape == (3, 16, 16, 1)
+    assert set(images.train[0].flat) == {0, 255}
+    for picture in images.train[1:]:
+        np.testing.assert_array_equal(picture[..., 0], np.asarray(grey))
+    images = load_images("files", str(tmp_path / "colour"), 16)
+    for picture in images.train:
+        np.testing.assert_array_equal(picture[..., 2], np.asarray(grey))
 
 
 def test_class_names_come_from_the_files_that_have_them(tmp_path: Path) -> None:

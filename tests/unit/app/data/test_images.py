@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from flwr.app import ConfigRecord
+from sklearn.datasets import load_digits
 
 from flfa_app.data import Description, load_images
 from flfa_app.data.images import channel_statistics
+from flfa_app.data.sources.digits import find_digits
 from tests.unit.app.data import write
 
 
@@ -21,6 +24,28 @@ def test_digits() -> None:
     # A fifth of each digit, rounded, is for testing.
     train, test = np.bincount(images.train_labels), np.bincount(images.test_labels)
     assert np.all(np.abs(test - (train + test) / 5) <= 1)
+
+
+def test_the_digits_are_those_of_scikit_learn() -> None:
+    digits, images = load_digits(), load_images("digits")
+    assert images.class_names == tuple(str(name) for name in digits.target_names)
+    order = np.argsort(digits.target, kind="stable")
+    for_testing = np.zeros(len(order), bool)
+    for_testing[order[4::5]] = True
+    np.testing.assert_array_equal(images.train[..., 0], digits.images[~for_testing])
+    np.testing.assert_array_equal(images.test[..., 0], digits.images[for_testing])
+    np.testing.assert_array_equal(images.train_labels, digits.target[~for_testing])
+    np.testing.assert_array_equal(images.test_labels, digits.target[for_testing])
+
+
+def test_scikit_learn_without_its_digits_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    package = tmp_path / "sklearn" / "__init__.py"
+    spec = importlib.util.spec_from_file_location("sklearn", package)
+    monkeypatch.setattr("flfa_app.data.sources.digits.find_spec", lambda name: spec)
+    with pytest.raises(FileNotFoundError, match=r"digits\.csv\.gz; install"):
+        find_digits("digits", "", 0)
 
 
 def test_loading_again_reads_nothing() -> None:

@@ -1,0 +1,108 @@
+"""Which run to go on with, and whether it is the same run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flfa_app.checkpoint import Checkpoints
+from flfa_app.config import ConfigError, RunConfig
+from flfa_app.superlink import AUTO
+
+__all__ = ["check_same_run", "run_to_resume"]
+
+# What may be another than before: it does not change what a round computes. All others
+# must be the same, or it would be another run.
+MAY_CHANGE = frozenset(
+    {
+        "num-server-rounds",
+        "output-dir",
+        "pictures",
+        "diagnostics",
+        "data-dir",
+        "report-label-counts",
+        "min-available-nodes",
+        "device",
+        "threads-per-client",
+        "round-timeout",
+        "min-replies",
+        "round-attempts",
+        "max-examples",
+        "max-update-norm",
+        "checkpoint-every",
+        "keep-checkpoints",
+        "resume",
+        "state-dir",
+        "patience",
+        "target-accuracy",
+    }
+)
+
+
+def run_to_resume(config: RunConfig) -> Path | None:
+    """Return the directory of the run to go on with; None to begin a new one.
+
+    Raises
+    ------
+    ConfigError
+        If ``resume`` names a directory that is no run's.
+    """
+    if not config.resume:
+        return None
+    if config.resume == AUTO:
+        return _newest_unfinished(config)
+    path = Path(config.resume).expanduser().resolve()
+    if not (path / "config.json").is_file():
+        raise ConfigError(
+            f"resume is {config.resume!r}, but {path} has no config.json; name the "
+            "directory of a run, or 'auto'"
+        )
+    return path
+
+
+def check_same_run(
+    path: Path,
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],
+    of: str = "run-config",
+) -> None:
+    """Raise :class:`ConfigError` with every value that makes it another run."""
+    if different := differences(before, now):
+        lines = "\n".join(
+            f"  - {key} was {old!r} and is {new!r}" for key, old, new in different
+        )
+        raise ConfigError(
+            f'{path} cannot go on with another {of}; begin a new run (resume = "") '
+            f"or use its values:\n{lines}"
+        )
+
+
+def differences(
+    before: Mapping[str, Any], now: Mapping[str, Any]
+) -> list[tuple[str, Any, Any]]:
+    """Return the keys that make two configs two runs, with both values."""
+    # A key that the older version did not have is none it could have set.
+    return [
+        (key, before[key], value)
+        for key, value in now.items()
+        if key not in MAY_CHANGE and key in before and before[key] != value
+    ]
+
+
+def _newest_unfinished(config: RunConfig) -> Path | None:
+    """Return the last run with this config that has a checkpoint and no summary."""
+    parent = Path(config.output_dir or "runs").expanduser().resolve()
+    found = []
+    for file in parent.glob("*/config.json"):
+        run = file.parent
+        if (run / "summary.json").exists() or not Checkpoints.of(run).rounds():
+            continue
+        try:
+            before = json.loads(file.read_text(encoding="utf-8"))["run-config"]
+        except (ValueError, KeyError):
+            continue  # half-written by something else than this app
+        if not differences(before, config.as_keys()):
+            found.append(run)
+    return max(found, key=lambda run: run.name, default=None)

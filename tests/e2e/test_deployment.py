@@ -1,0 +1,266 @@
+"""The federation of ``docs/deployment.md``: TLS, node keys, data of their own."""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import os
+import re
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flfa_app.config import RunConfig
+from flfa_app.deploy_demo import parts_of, run_on
+from flfa_app.deployment import CONNECTION, Deployment, local_deployment
+from flfa_app.processes import flwr, free_port, processes_of
+from tests.federation import ROOT, default_keys, metrics, run_app
+
+pytestmark = pytest.mark.e2e
+
+NODES = 3
+KEYS: dict[str, Any] = {
+    "num-server-rounds": 2,
+    "local-epochs": 1,
+    "fraction-train": 1.0,
+    "min-available-nodes": NODES,
+}
+
+
+@pytest.fixture(scope="module")
+def deployment() -> Iterator[Deployment]:
+    parts = parts_of(RunConfig.parse(default_keys() | KEYS), NODES)
+    with local_deployment(ROOT, parts) as running:
+        yield running
+    assert processes_of(running.home) == set()
+    assert all(process.poll() is not None for process in running.processes)
+    assert not running.home.exists()
+
+
+@pytest.fixture(scope="module")
+def results(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of one run, before anything else is done to the federation."""
+    options = argparse.Namespace(
+        nodes=NODES,
+        workers=1,
+        gpus_per_client=0.0,
+        output_dir=tmp_path_factory.mktemp("results"),
+        verbose=True,
+    )
+    return run_on(deployment, options, KEYS)
+
+
+def node(deployment: Deployment, name: str, *options: str) -> tuple[int, str]:
+    """Start a SuperNode that is not let in; return its exit status and its log."""
+    log = deployment.home / f"{name}.log"
+    command = ["flower-supernode", "--superlink", deployment.address]
+    command += ["--port", str(free_port()), "--max-retries", "1"]
+    command += ["--node-config", "partition-id=9 num-partitions=10", *options]
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            command,
+            env=deployment.environment,
+            cwd=deployment.home,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        status = process.wait(timeout=90)
+    finally:
+        process.kill()
+    return status, log.read_text()
+
+
+def online(deployment: Deployment) -> int:
+    """How many nodes the SuperLink can send work to."""
+    listed = flwr(deployment.environment, "supernode", "list", CONNECTION)
+    return sum(node["status"] == "online" for node in listed["nodes"])
+
+
+def test_the_result_is_the_simulations(results: Path, tmp_path: Path) -> None:
+    """Bit for bit: the same partition, seed and order of summation."""
+    simulated = run_app(tmp_path, KEYS, nodes=NODES)
+    assert metrics(results) == metrics(simulated)
+    model = (simulated / "model.safetensors").read_bytes()
+    assert (results / "model.safetensors").read_bytes() == model
+    for row in metrics(results):
+        assert row["participants"] == list(range(NODES))
+
+
+def get(connection: http.client.HTTPConnection) -> int:
+    with closing(connection):
+        connection.request("GET", "/health")
+        return connection.getresponse().status
+
+
+def test_plain_http_is_refused(deployment: Deployment) -> None:
+    plain = http.client.HTTPConnection(deployment.address, timeout=20)
+    with pytest.raises((http.client.HTTPException, ConnectionError)):
+        get(plain)
+
+
+def test_a_stranger_does_not_believe_the_certificate(deployment: Deployment) -> None:
+    """Its authority is ours and nobody else's."""
+    tls = http.client.HTTPSConnection(deployment.address, timeout=20)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        get(tls)
+
+
+def test_an_unregistered_key_is_refused(deployment: Deployment, results: Path) -> None:
+    """Flower's exit code is in the log; the process itself ends with 1."""
+    ca, key = deployment.certificates / "ca.crt", deployment.new_key("stranger")
+    options = ["--root-certificates", str(ca), "--auth-supernode-private-key", str(key)]
+    status, log = node(deployment, "stranger", *options)
+    assert (status, re.findall(r"Exit Code: (\d+)", log)) == (1, ["305"]), log
+    assert online(deployment) == NODES
+
+
+def test_without_a_key_a_node_is_refused(deployment: Deployment, results: Path) -> None:
+    ca = deployment.certificates / "ca.crt"
+    status, log = node(deployment, "keyless", "--root-certificates", str(ca))
+    assert (status, re.findall(r"Exit Code: (\d+)", log)) == (1, ["305"]), log
+
+
+def test_without_tls_a_node_cannot_join(deployment: Deployment, results: Path) -> None:
+    status, log = node(deployment, "insecure", "--insecure")
+    assert (status, re.findall(r"Exit Code: (\d+)", log)) == (1, ["305"]), log
+    key = str(deployment.home / "node-0")  # it is known, and of no use without TLS
+    options = ["--insecure", "--auth-supernode-private-key", key]
+    status, log = node(deployment, "insecure-key", *options)
+    assert (status, re.findall(r"Exit Code: (\d+)", log)) == (1, ["303"]), log
+    assert online(deployment) == NODES
+
+
+def joined(deployment: Deployment, name: str, address: str = "") -> tuple[Any, str]:
+    """A further node, as soon as it is there: its process and its id."""
+    key = deployment.new_key(name)
+    node_id = deployment.register(key)
+    config = "partition-id=3 num-partitions=4"
+    process = deployment.start_node(key, config, address)
+    deadline = time.monotonic() + 60
+    while online(deployment) <= NODES and time.monotonic() < deadline:
+        time.sleep(1)
+    assert online(deployment) == NODES + 1, deployment.last_words()
+    return process, node_id
+
+
+def test_a_node_is_shut_out_when_it_is_unregistered(
+    deployment: Deployment, results: Path
+) -> None:
+    process, node_id = joined(deployment, "guest")
+    flwr(deployment.environment, "supernode", "unregister", node_id, CONNECTION)
+    assert process.wait(timeout=60) == 0  # why the unit says Restart=always
+    assert online(deployment) == NODES
+
+
+@pytest.fixture
+def proxy(deployment: Deployment) -> Iterator[str]:
+    """``deploy/nginx.conf`` before the SuperLink, with other ports and folders."""
+    if (
+        program := shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
+    ) is None:
+        pytest.skip("nginx is not installed")
+    home, port = deployment.home, free_port()
+    text = (ROOT / "deploy" / "nginx.conf").read_text()
+    for old, new in {
+        "/etc/flfa": str(deployment.certificates),
+        "127.0.0.1:8000": deployment.address,
+        "listen [::]:8443 ssl;": "",
+        "listen 8443": f"listen 127.0.0.1:{port}",
+    }.items():
+        assert old in text
+        text = text.replace(old, new)
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    temporary = "".join(f"{kind}_temp_path {home}/nginx-{kind};\n" for kind in kinds)
+    file = home / "nginx.conf"
+    file.write_text(
+        f"daemon off; master_process off; pid {home}/nginx.pid;\nevents {{}}\n"
+        f"http {{\naccess_log off;\n{temporary}{text}\n}}\n"
+    )
+    with (home / "nginx.log").open("wb") as log:
+        process = subprocess.Popen(
+            [program, "-c", file, "-e", "stderr"], stdout=log, stderr=log
+        )
+    try:
+        time.sleep(1)
+        assert process.poll() is None, (home / "nginx.log").read_text()
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+
+
+def answer(deployment: Deployment, address: str, path: str) -> int:
+    """The HTTP status of a call that ``flwr list`` might make."""
+    context = ssl.create_default_context(cafile=deployment.certificates / "ca.crt")
+    tls = http.client.HTTPSConnection(address, timeout=20, context=context)
+    with closing(tls):
+        tls.putrequest("POST", path, skip_accept_encoding=True)
+        tls.putheader("Content-Type", "application/protobuf")
+        tls.putheader("Content-Length", "0")
+        tls.endheaders()
+        return tls.getresponse().status
+
+
+def test_behind_nginx_nodes_reach_the_fleet_and_nothing_else(
+    deployment: Deployment, results: Path, proxy: str
+) -> None:
+    dangers = ("/v1/control/list-runs", "/v1/runtime/acquire-task")
+    for path in dangers:  # nobody asks who is calling
+        assert answer(deployment, deployment.address, path) == 200
+    for path in (
+        *dangers,
+        "/v1/control/start-run",
+        "/docs",
+        "/v1/fleet/../control/list-runs",
+        "/v1/fleet/%2e%2e/control/list-runs",
+        "/v1/fleet/..%2fcontrol/list-runs",
+        "//v1//control/list-runs",
+        "/v1/control/list-runs?/v1/fleet/get-run",
+        "/v1/control/list-runs#/../../fleet/get-run",
+        "/v1/control%2flist-runs",
+    ):
+        assert answer(deployment, proxy, path) in (400, 404), path
+    assert answer(deployment, proxy, "/v1/fleet/get-run") == 401  # a node must sign
+    process, _ = joined(deployment, "behind-nginx", proxy)
+    process.terminate()
+    process.wait(timeout=30)
+
+
+def test_ctrl_c_stops_the_demo_and_removes_everything(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flfa_app.deploy_demo", "--nodes", "2"],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        # A shell lets what it runs in the background ignore Ctrl-C, tests included.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert process.stdout is not None
+    try:
+        output = []
+        for line in process.stdout:
+            output.append(line)
+            if line.startswith("Results: "):
+                break
+        (home,) = tmp_path.glob("flfa-*")
+        # The SuperLink, its helper and the ServerApp; two SuperNodes and their helpers.
+        assert len(processes_of(home)) > 6, "".join(output)
+        os.kill(process.pid, signal.SIGINT)
+        process.communicate(timeout=90)
+    finally:
+        process.terminate()
+    assert process.returncode == 130
+    assert processes_of(home) == set()
+    assert not home.exists()

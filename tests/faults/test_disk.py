@@ -1,0 +1,126 @@
+"""A full disk, and models that must never be saved."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord
+
+from flfa_app import rounds
+from flfa_app.checkpoint import Checkpoint, CheckpointError, Checkpoints, write_file
+from tests.federation import metrics, run_app
+
+KEYS = {"pictures": False, "num-server-rounds": 5}
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 300 kB: two checkpoints of 98 kB each fit, a third does not."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=300k", "none", str(disk)]
+    try:
+        done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("there is no mount command")
+    if done.returncode != 0:
+        pytest.skip(f"this user cannot mount a disk: {done.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_full_disk_stops_the_run_and_loses_nothing(
+    small_disk: Path, tmp_path: Path
+) -> None:
+    """Then there is room again, and the run goes on as if nothing had been."""
+    with pytest.raises(RuntimeError, match="No space left on device") as failed:
+        run_app(small_disk, KEYS)
+    (run,) = small_disk.iterdir()
+    (last, *_) = sorted((run / "checkpoints").glob("*.json"), reverse=True)
+    assert f"The last good checkpoint is {last}" in str(failed.value)
+    assert not [p for p in run.rglob("*") if p.name.endswith(".unfinished")]
+    remount = ["mount", "-o", "remount,size=50m", str(small_disk)]
+    subprocess.run(remount, check=True)
+    run_app(small_disk, KEYS | {"resume": str(run)}, new_folder=False)
+    whole = run_app(tmp_path / "whole", KEYS)
+    assert metrics(run) == metrics(whole)
+    model = (whole / "model.safetensors").read_bytes()
+    assert (run / "model.safetensors").read_bytes() == model
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "x"
+    write_file(file, b"old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_file(file, b"new")
+    assert file.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["x"]
+
+
+def checkpoint(server_round: int, value: float, where: str) -> Checkpoint:
+    arrays = {"w": np.array([1.0, 2.0]), "n": np.array(3)}
+    bad = {"w": np.array([1.0, value])}
+    return Checkpoint(
+        server_round,
+        arrays | (bad if where == "model" else {}),
+        {"velocity/w": np.array([value if where == "strategy" else 1.0])},
+        {"layer-selection": {}},
+        [],
+        {"nodes": 4},
+    )
+
+
+@pytest.mark.parametrize("where", ["model", "strategy"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_checkpoint_is_finite_or_not_written(
+    where: str, value: float, tmp_path: Path
+) -> None:
+    checkpoints = Checkpoints(tmp_path / "c", keep=1)
+    checkpoints.write(checkpoint(1, 1.0, where), best_round=1)
+    with pytest.raises(CheckpointError, match="round 2 is not saved"):
+        checkpoints.write(checkpoint(2, value, where), best_round=1)
+    assert checkpoints.rounds() == [1]
+    kept = checkpoints.newest()
+    assert kept.server_round == 1
+    np.testing.assert_array_equal(
+        kept.model["w"], [1.0, 1.0 if where == "model" else 2.0]
+    )
+    assert kept.model["n"].shape == ()
+    assert kept.about == {"nodes": 4}
+
+
+def test_an_average_that_is_not_finite_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finite updates can have an infinite sum; made by hand, because it is rare."""
+    plain = rounds.with_dtypes_of
+    calls: list[int] = []
+
+    def overflowing(like: ArrayRecord, arrays: ArrayRecord) -> ArrayRecord:
+        calls.append(1)
+        averaged = plain(like, arrays)
+        if len(calls) < 3:
+            return averaged
+        first: Any = next(iter(averaged))
+        infinite = Array(np.full_like(averaged[first].numpy(), np.inf))
+        return ArrayRecord({**averaged, first: infinite})
+
+    monkeypatch.setattr(rounds, "with_dtypes_of", overflowing)
+    with pytest.raises(RuntimeError, match=r"round 3: .* is not finite") as failed:
+        run_app(tmp_path, KEYS)
+    assert "round-000002.json" in str(failed.value)
+    (run,) = tmp_path.iterdir()
+    assert len(metrics(run)) == 2

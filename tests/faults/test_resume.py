@@ -1,0 +1,222 @@
+"""A run that was stopped goes on as if nothing had been: the same bits."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flfa_app.checkpoint import CheckpointError
+from flfa_app.config import ConfigError
+from flfa_app.registry import ALGORITHMS
+from tests.federation import metrics, run_app
+
+BATCH = {"norm": "batch", "pictures": False}
+STATEFUL = [name for name, m in ALGORITHMS.items() if m.keeps_client_state]
+
+
+class PowerCut(BaseException):
+    """Nothing in the app catches it."""
+
+
+def cut_off(folder: Path, keys: dict[str, Any], *, in_round: int, **more: Any) -> Path:
+    """Begin a run and end it while its clients compute a round."""
+
+    def fault(partition: int, message: Any) -> None:
+        config = message.content.config_records.get("config", {})
+        if config.get("server-round") == in_round:
+            raise PowerCut
+
+    before = set(folder.glob("*")) if folder.exists() else set()
+    with pytest.raises(PowerCut):
+        run_app(folder, keys, fault=fault, **more)
+    (found,) = set(folder.glob("*")) - before
+    return found
+
+
+def files(run: Path) -> dict[str, bytes]:
+    names = ("model.safetensors", "best_model.safetensors")
+    return {name: (run / name).read_bytes() for name in names}
+
+
+def assert_same(one: Path, other: Path) -> None:
+    assert metrics(one) == metrics(other)
+    assert files(one) == files(other)
+    kept = [sorted(p.name for p in (r / "checkpoints").iterdir()) for r in (one, other)]
+    assert kept[0] == kept[1]
+
+
+def resumed(run: Path, keys: dict[str, Any], **more: Any) -> Path:
+    """Go on in the same folder; no new one is made."""
+    before = set(run.parent.iterdir())
+    again = keys | {"resume": str(run), "output-dir": str(run.parent)}
+    assert run_app(run.parent, again, new_folder=False, **more) == run
+    assert set(run.parent.iterdir()) == before
+    return run
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_method_goes_on_with_the_same_bits(
+    algorithm: str, tmp_path: Path
+) -> None:
+    """With ``state-dir`` also those whose clients keep a state.
+
+    Cut off in round 4 with a checkpoint every second round: rounds 3 and 4 are done
+    again, by clients that have done round 3 before.
+    """
+    keys = BATCH | {
+        "algorithm": algorithm,
+        "num-server-rounds": 6,
+        "checkpoint-every": 2,
+        "fedavgm-momentum": 0.5,
+        "momentum": 0.5,
+    }
+    whole = run_app(tmp_path / "whole", keys | {"state-dir": str(tmp_path / "one")})
+    keys["state-dir"] = str(tmp_path / "other")
+    stopped = cut_off(tmp_path / "stopped", keys, in_round=4)
+    assert_same(whole, resumed(stopped, keys))
+
+
+@pytest.mark.parametrize("algorithm", STATEFUL)
+def test_without_state_dir_clients_begin_anew_and_the_log_says_so(
+    algorithm: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = BATCH | {"algorithm": algorithm, "num-server-rounds": 5}
+    whole = run_app(tmp_path / "whole", keys)
+    stopped = cut_off(tmp_path / "stopped", keys, in_round=4)
+    caplog.clear()
+    resumed(stopped, keys)
+    assert "clients go on without the state" in caplog.text
+    assert algorithm in caplog.text
+    assert "is lost" not in caplog.text  # nobody was asked for it
+    assert metrics(stopped)[:3] == metrics(whole)[:3]
+    assert metrics(stopped) != metrics(whole)
+
+
+def test_with_state_dir_the_log_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = BATCH | {"algorithm": "moon", "state-dir": str(tmp_path / "states")}
+    stopped = cut_off(tmp_path / "runs", keys, in_round=2)
+    resumed(stopped, keys)
+    assert f"the state they have in {tmp_path / 'states'}" in caplog.text
+
+
+def test_a_run_can_be_made_longer(tmp_path: Path) -> None:
+    whole = run_app(tmp_path / "whole", BATCH | {"num-server-rounds": 5})
+    short = run_app(tmp_path / "short", BATCH | {"num-server-rounds": 3})
+    assert_same(whole, resumed(short, BATCH | {"num-server-rounds": 5}))
+    assert json.loads((short / "summary.json").read_text())["rounds"] == 5
+    assert len(json.loads((short / "config.json").read_text())["run-ids"]) == 2
+
+
+def test_a_run_that_lacks_only_its_end_gets_it(tmp_path: Path) -> None:
+    """Killed after the last checkpoint and before the summary."""
+    whole = run_app(tmp_path, BATCH)
+    expected = files(whole)
+    for name in ("summary.json", *expected):
+        (whole / name).unlink()
+    resumed(whole, BATCH)
+    assert files(whole) == expected
+    assert (whole / "summary.json").exists()
+
+
+def test_auto_takes_the_last_unfinished_run_with_this_config(tmp_path: Path) -> None:
+    auto = BATCH | {"resume": "auto"}
+    first = run_app(tmp_path, auto)  # nothing to go on with: a new run
+    stopped = cut_off(tmp_path, BATCH | {"seed": 1}, in_round=3)
+    cut_off(tmp_path, BATCH | {"seed": 2}, in_round=3)
+    no_checkpoint = cut_off(tmp_path, BATCH | {"seed": 1}, in_round=1)
+    keys = auto | {"seed": 1}
+    assert run_app(tmp_path, keys, new_folder=False) == stopped
+    assert not (no_checkpoint / "summary.json").exists()
+    whole = run_app(tmp_path / "whole", BATCH | {"seed": 1})
+    assert_same(whole, stopped)
+    # All that fit are finished.
+    assert run_app(tmp_path, keys) not in (first, stopped)
+
+
+def test_another_model_or_method_is_refused_with_both_values(tmp_path: Path) -> None:
+    stopped = cut_off(tmp_path, BATCH, in_round=3)
+    lines = (stopped / "metrics.jsonl").read_bytes()
+    other = {"algorithm": "fedprox", "norm": "group", "round-timeout": 5.0}
+    with pytest.raises(ConfigError) as refused:
+        run_app(tmp_path, BATCH | other | {"resume": str(stopped)})
+    text = str(refused.value)
+    assert "algorithm was 'fedavg' and is 'fedprox'" in text
+    assert "norm was 'batch' and is 'group'" in text
+    assert "round-timeout" not in text  # changes nothing of what is computed
+    assert str(stopped) in text
+    assert (stopped / "metrics.jsonl").read_bytes() == lines
+
+
+def test_another_number_of_nodes_is_refused(tmp_path: Path) -> None:
+    stopped = cut_off(tmp_path, BATCH, in_round=3, nodes=4)
+    with pytest.raises(ConfigError, match="nodes was 4 and is 5"):
+        run_app(tmp_path, BATCH | {"resume": str(stopped)}, nodes=5)
+
+
+def test_a_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"resume is .*has no config\.json"):
+        run_app(tmp_path, {"resume": str(tmp_path)})
+
+
+def test_a_run_without_checkpoint_cannot_go_on(tmp_path: Path) -> None:
+    stopped = cut_off(tmp_path, BATCH | {"checkpoint-every": 0}, in_round=3)
+    with pytest.raises(CheckpointError, match="there is no checkpoint to go on from"):
+        run_app(tmp_path, BATCH | {"resume": str(stopped)})
+
+
+def test_two_runs_cannot_use_one_directory(tmp_path: Path) -> None:
+    stopped = cut_off(tmp_path, BATCH, in_round=3)
+    with (stopped / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(RuntimeError, match="is in use by another run"):
+            run_app(tmp_path, BATCH | {"resume": str(stopped)})
+
+
+@pytest.mark.parametrize("harm", ["truncated", "tampered", "missing", "json"])
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_used(
+    harm: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = BATCH | {"num-server-rounds": 6}
+    whole = run_app(tmp_path / "whole", keys)
+    stopped = cut_off(tmp_path / "stopped", keys, in_round=5)
+    last = stopped / "checkpoints" / "round-000004.safetensors"
+    content = bytearray(last.read_bytes())
+    if harm == "truncated":
+        last.write_bytes(content[: len(content) // 2])
+    elif harm == "tampered":
+        content[-5] ^= 1  # one bit of a weight
+        last.write_bytes(content)
+    elif harm == "missing":
+        last.unlink()
+    else:
+        about = last.with_suffix(".json")
+        about.write_text(about.read_text().replace('"seed": 0', '"seed": 1'))
+    resumed(stopped, keys)
+    assert "round-000004" in caplog.text
+    assert "the one before it is used" in caplog.text
+    assert_same(whole, stopped)
+
+
+def test_no_good_checkpoint_is_an_error_that_names_them(tmp_path: Path) -> None:
+    stopped = cut_off(tmp_path, BATCH, in_round=3)
+    for file in (stopped / "checkpoints").glob("*.json"):
+        file.write_text("{")
+    with pytest.raises(CheckpointError, match=r"round-000002\.json cannot be read"):
+        run_app(tmp_path, BATCH | {"resume": str(stopped)})
+
+
+def test_the_last_ones_and_the_best_are_kept(tmp_path: Path) -> None:
+    keys = BATCH | {"num-server-rounds": 6, "learning-rate": 0.5, "keep-checkpoints": 2}
+    run = run_app(tmp_path, keys)
+    rows = metrics(run)
+    best = max(rows, key=lambda row: row["accuracy"])["round"]
+    kept = sorted(p.stem for p in (run / "checkpoints").glob("*.json"))
+    assert kept == sorted({f"round-{r:06d}" for r in (best, 5, 6)})
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["best-round"] == best

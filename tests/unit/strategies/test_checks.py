@@ -1,0 +1,449 @@
+"""``problem_of``: what a client may send, what it may not, and what the reason says."""
+
+import ast
+import io
+import math
+import os
+import re
+import tracemalloc
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from strategies import ReplyRules, problem_of
+from tests.unit.strategies.fakes import FakeGrid, bits, over_the_wire, record
+
+METRICS = {"num-examples": 12, "train-loss": 0.5}
+NUMPY = "numpy.ndarray"
+
+
+def model():
+    return {
+        "a.weight": np.arange(6, dtype=np.float32).reshape(3, 2),
+        "a.bias": np.arange(3, dtype=np.float32),
+        "steps": np.array(7, np.int64),
+    }
+
+
+SENT = record(model())
+
+
+def arrived(content, wire=True):
+    """A reply as the server gets it."""
+    FakeGrid(1, lambda message: None)
+    reply = Message(content, reply_to=Message(RecordDict(), 1, "train"))
+    return over_the_wire(reply) if wire else reply
+
+
+def reply(arrays=None, metrics=None, **records):
+    """A good reply, but for the arrays and metrics that are given."""
+    old = {**SENT}
+    for name, array in (arrays or {}).items():
+        old[name] = array if isinstance(array, Array) else Array(np.asarray(array))
+    content = {
+        "arrays": ArrayRecord(old),
+        "metrics": MetricRecord({**METRICS, **(metrics or {})}),
+    }
+    return arrived(RecordDict({**content, **records}))
+
+
+def weight_with(**fields):
+    """The array a.weight, in which some of what it says of itself is not true."""
+    good = SENT["a.weight"]
+    known = {"dtype": good.dtype, "shape": good.shape, "stype": NUMPY}
+    return {"a.weight": Array(**{**known, "data": good.data, **fields})}
+
+
+def saved(header, values=bytes(24), version=(1, 0), length=None):
+    """What NumPy would read as an array with a header of one's choice."""
+    text = header if isinstance(header, bytes) else header.encode("latin1")
+    size = 4 if version > (1, 0) else 2
+    length = len(text) if length is None else length
+    return (
+        b"\x93NUMPY" + bytes(version) + length.to_bytes(size, "little") + text + values
+    )
+
+
+def header(descr="'<f4'", order="False", shape="(3, 2)"):
+    return f"{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}\n"
+
+
+def weight_like(*args, **kwargs):
+    return weight_with(data=saved(*args, **kwargs))
+
+
+def pickled():
+    """Arrays of objects are saved as pickles, and a pickle can run anything."""
+
+    class Bomb:
+        def __reduce__(self):
+            return os._exit, (99,)
+
+    file = io.BytesIO()
+    np.save(file, np.array([Bomb()], object), allow_pickle=True)
+    return file.getvalue()
+
+
+def zipped():
+    file = io.BytesIO()
+    np.savez(file, np.zeros((3, 2), np.float32))
+    return file.getvalue()
+
+
+def test_the_model_that_was_sent_is_a_good_reply():
+    assert problem_of(reply(), SENT, ReplyRules()) is None
+
+
+@pytest.mark.parametrize("value", [-0.0, 5e-324, 1e-45, 3.4e38, -3.4e38])
+def test_every_finite_value_is_good(value):
+    values = np.full(3, value, np.float32)
+    assert problem_of(reply({"a.bias": values}), SENT, ReplyRules()) is None
+
+
+@pytest.mark.parametrize("weight", [1, 2.5, 5e-324, 2**53])
+def test_every_number_above_0_is_a_weight(weight):
+    good = reply(metrics={"num-examples": weight})
+    assert problem_of(good, SENT, ReplyRules()) is None
+
+
+def test_fortrans_order_is_another_way_to_write_the_same():
+    weight = np.asfortranarray(model()["a.weight"] + 1)
+    assert not weight.flags.c_contiguous
+    good = reply({"a.weight": weight})
+    assert b"'fortran_order': True" in good.content["arrays"]["a.weight"].data
+    assert problem_of(good, SENT, ReplyRules()) is None
+
+
+def test_records_of_config_do_not_matter():
+    good = reply(more=ConfigRecord({"note": "hello"}), config=ConfigRecord())
+    assert problem_of(good, SENT, ReplyRules()) is None
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (0,), (0, 3), (2, 0, 1), (1,) * 32])
+@pytest.mark.parametrize(
+    "dtype", ["f2", "f4", "f8", ">f4", "c8", "i8", "u1", "?", "longdouble"]
+)
+def test_whatever_is_sent_may_come_back(dtype, shape):
+    sent = record({"x": np.ones(shape, dtype)})
+    good = arrived(RecordDict({"arrays": sent, "metrics": MetricRecord(METRICS)}))
+    assert problem_of(good, sent, ReplyRules(max_norm=1e-9)) is None
+
+
+ARRAYS = {
+    "nan": ({"a.bias": np.float32([1, math.nan, 3])}, "'a.bias' has 1 values .*finite"),
+    "inf": ({"a.bias": np.float32([-math.inf, 0, math.inf])}, "'a.bias' has 2 values"),
+    "broadcast": ({"a.bias": np.zeros(1, "f4")}, r"the shape \(1,\), not \(3,\)"),
+    "scalar": ({"a.bias": np.zeros((), "f4")}, r"the shape \(\), not \(3,\)"),
+    "transposed": ({"a.weight": np.zeros((2, 3), "f4")}, r"\(2, 3\), not \(3, 2\)"),
+    "vector": ({"steps": np.zeros(1, "i8")}, r"'steps' has the shape \(1,\), not \(\)"),
+    "half": ({"a.bias": np.zeros(3, "f2")}, "type 'float16', not 'float32'"),
+    "double": ({"a.bias": np.zeros(3, "f8")}, "type 'float64', not 'float32'"),
+    "complex": ({"a.bias": np.zeros(3, "c8")}, "type 'complex64', not 'float32'"),
+    "whole": ({"a.bias": np.zeros(3, "i8")}, "type 'int64', not 'float32'"),
+    "bool": ({"a.bias": np.zeros(3, "?")}, "type 'bool', not 'float32'"),
+    "swapped": ({"a.bias": np.zeros(3, ">f4")}, "type '>f4', not 'float32'"),
+    "fields": ({"a.bias": np.zeros(3, [("x", "f4")])}, r"type \"\[\('x', '<f4'\)\]\""),
+    "text": ({"a.bias": np.zeros(3, "U4")}, "type '<U4', not 'float32'"),
+    "kind": (weight_with(stype="pickle"), "the kind 'pickle', not 'numpy.ndarray'"),
+    "said shape": (weight_with(shape=(10**9, 10**9)), r"\(1000000000, 1000000000\)"),
+    "said negative": (weight_with(shape=(-3, -2)), r"\(-3, -2\), not \(3, 2\)"),
+    "said type": (weight_with(dtype="object"), "type 'object', not 'float32'"),
+    "nonsense": (weight_with(dtype="f4, i8, O"), "type 'f4, i8, O'"),
+    "empty": (weight_with(data=b""), "begins with b'', not with NumPy's"),
+    "magic": (weight_with(data=b"\x93NUMPY"), "begins with b'.x93NUMPY', not"),
+    "magic only": (weight_with(data=saved("")[:8]), "the header b'', not"),
+    "garbage": (weight_with(data=bytes(range(200))), "begins with b'.x00.x01"),
+    "zip": (weight_with(data=zipped()), "begins with b'PK"),
+    "pickle": (weight_with(data=pickled()), r"the header .*'\|O'"),
+    "format 2": (weight_like(header(), version=(2, 0)), "begins with .*x02"),
+    "format 3": (weight_like(header(), version=(3, 0)), "begins with .*x03"),
+    "own shape": (weight_like(header(shape="(3, 1)"), bytes(12)), r"header .*\(3, 1\)"),
+    "huge": (weight_like(header(shape="(9999999999999,)")), r"header .*9999999999999"),
+    "negative": (weight_like(header(shape="(-3, 2)")), r"header .*\(-3, 2\)"),
+    "truth": (weight_like(header(shape="(3, True)")), "header .*True"),
+    "own type": (weight_like(header("'<f8'"), bytes(48)), "header .*<f8.* not .*<f4"),
+    "own swapped": (weight_like(header("'>f4'")), "header .*>f4.* not .*<f4"),
+    "own fields": (weight_like(header("[('x', '<f4')]")), "header .*not .*<f4"),
+    "python 2": (weight_like(header(shape="(3L, 2L)")), "header .*3L"),
+    "zeros": (weight_like(header(shape="(03, 2)")), r"header .*\(03, 2\)"),
+    "deep": (weight_like("(" * 9000), r"header b'\(\(\(\(.*\.\.\., not"),
+    "deep sign": (weight_like("-" * 60000 + "1"), r"header b'----.*\.\.\., not"),
+    "no letters": (weight_like(bytes(range(128, 256))), "header b'.x80"),
+    "long header": (weight_like(header(), length=60000), r"header .*x00.*\.\.\., not"),
+    "no end": (weight_like(header(), b"", length=60000), "has 0 bytes of values, not"),
+    "short header": (weight_like(header(), length=20), "header .*, not"),
+    "short": (weight_like(header(), bytes(23)), "23 bytes of values, not 24"),
+    "long": (weight_like(header(), bytes(25)), "25 bytes of values, not 24"),
+    "nothing": (weight_like(header(), b""), "has 0 bytes of values, not 24"),
+}
+
+
+def assert_says(problem, reason):
+    """One line that can be logged, and that says what was found and wanted."""
+    assert problem is not None
+    assert re.search(reason, problem), problem
+    assert len(problem) < 400
+    assert problem.isprintable()
+
+
+@pytest.mark.parametrize("case", ARRAYS)
+def test_an_array_unlike_the_one_sent(case):
+    arrays, reason = ARRAYS[case]
+    assert_says(problem_of(reply(arrays), SENT, ReplyRules()), reason)
+
+
+@pytest.mark.parametrize("case", ARRAYS)
+def test_nothing_is_evaluated_before_it_is_known(case, monkeypatch):
+    """NumPy evaluates the header of what it reads: only a good one may get there."""
+    bad = reply(ARRAYS[case][0])
+    evaluated = []
+    real = ast.literal_eval
+    monkeypatch.setattr(ast, "literal_eval", lambda x: evaluated.append(x) or real(x))
+    problem_of(bad, SENT, ReplyRules())
+    allowed = {header(), header(shape="(3,)"), header("'<i8'", shape="()")}
+    assert {text.rstrip() for text in evaluated} <= {text.rstrip() for text in allowed}
+
+
+CLAIMS = ["said shape", "huge", "deep", "deep sign", "long header", "own type"]
+
+
+@pytest.mark.parametrize("case", CLAIMS)
+def test_what_is_claimed_is_not_allocated(case):
+    """The largest of these replies has 60 kB, and claims up to 4 EB."""
+    bad = reply(ARRAYS[case][0])
+    tracemalloc.start()
+    try:
+        assert problem_of(bad, SENT, ReplyRules(max_norm=1.0))
+        assert tracemalloc.get_traced_memory()[1] < 300_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_header_with_one_byte_changed():
+    """It is refused, or it says the same: with what a header is padded is all one.
+
+    128 bytes: 10 of magic and length, 59 of text, and 59 of padding, which may be
+    blanks or ends of lines.
+    """
+    good = SENT["a.weight"].data
+    wrong = 0
+    for place in range(128):
+        for byte in b"\x00\n (1-9<>TLO'\xff":
+            data = bytearray(good)
+            data[place] = byte
+            changed = reply(weight_with(data=bytes(data)))
+            problem = problem_of(changed, SENT, ReplyRules())
+            same = byte == good[place] if place < 69 else byte in b" \n"
+            wrong += same != (problem is None)
+            assert not same or bits(changed.content["arrays"]) == bits(SENT)
+    assert wrong == 0
+
+
+METRIC = {
+    "zero": ({"num-examples": 0}, "'num-examples' is 0; it must be above 0"),
+    "negative zero": ({"num-examples": -0.0}, "'num-examples' is -0.0; .* above 0"),
+    "negative": ({"num-examples": -5}, "'num-examples' is -5; it must be above 0"),
+    "nan": ({"num-examples": math.nan}, "'num-examples' is nan; .* a finite number"),
+    "infinite": ({"num-examples": math.inf}, "'num-examples' is inf; .* finite"),
+    "list": ({"num-examples": [1, 2]}, r"'num-examples' is \[1, 2\]; .* a finite"),
+    "empty list": ({"num-examples": []}, r"'num-examples' is \[\]; it must be"),
+    "too large": ({"num-examples": 2**53 + 2}, "it must be at most 9007199254740992"),
+    "beyond": ({"num-examples": 1e308}, "'num-examples' is 1e\\+308; .* at most"),
+    "loss": ({"train-loss": math.nan}, "'train-loss' is nan; it must be a finite"),
+    "losses": ({"train-loss": [0.5]}, r"'train-loss' is \[0.5\]; .* a finite number"),
+    "long list": ({"train-loss": [0.5] * 9999}, r"'train-loss' is \[0.5.*\.\.\.;"),
+}
+
+
+@pytest.mark.parametrize("case", METRIC)
+def test_a_metric_that_cannot_be(case):
+    metrics, reason = METRIC[case]
+    assert_says(problem_of(reply(metrics=metrics), SENT, ReplyRules()), reason)
+
+
+@pytest.mark.parametrize("digits", [400, 5000])
+@pytest.mark.parametrize("name", ["num-examples", "train-loss"])
+def test_whole_numbers_beyond_all_floats(name, digits):
+    """They cannot cross the wire today; Python does not even write the last one."""
+    metrics = MetricRecord({**METRICS, name: 10**digits})
+    bad = arrived(RecordDict({"arrays": SENT, "metrics": metrics}), wire=False)
+    reason = f"'{name}' is .*(00|digits).*; it must be a finite number"
+    assert_says(problem_of(bad, SENT, ReplyRules()), reason)
+
+
+def test_weights_whose_sum_is_not_a_number():
+    """Two of 1e308 add up to infinity, and w / inf = 0 makes the model zero."""
+    assert math.isinf(1e308 + 1e308)
+    heavy = reply(metrics={"num-examples": 1e308})
+    assert problem_of(heavy, SENT, ReplyRules(max_weight=math.inf))
+
+
+def test_the_largest_weight_that_is_believed():
+    rules = ReplyRules(max_weight=12)
+    assert problem_of(reply(), SENT, rules) is None
+    reason = "'num-examples' is 13; it must be at most 12"
+    assert_says(problem_of(reply(metrics={"num-examples": 13}), SENT, rules), reason)
+
+
+def test_another_weight():
+    rules = ReplyRules(weight="train-loss")
+    assert problem_of(reply(metrics={"num-examples": -1}), SENT, rules) is None
+    bad = reply(metrics={"train-loss": 0.0})
+    assert_says(problem_of(bad, SENT, rules), "'train-loss' is 0.0; .* above 0")
+    none = problem_of(reply(), SENT, ReplyRules(weight="images"))
+    assert_says(none, "it has no metric 'images'")
+
+
+def test_metrics_that_must_be_positive():
+    rules = ReplyRules(positive=("train-loss",))
+    assert problem_of(reply(), SENT, rules) is None
+    for value in (0.0, -1.0):
+        bad = reply(metrics={"train-loss": value})
+        reason = f"'train-loss' is {value}; it must be above 0"
+        assert_says(problem_of(bad, SENT, rules), reason)
+    missing = problem_of(reply(), SENT, ReplyRules(positive=("step-length",)))
+    assert_says(missing, "it has no metric 'step-length'")
+
+
+def test_the_metrics_that_are_wanted():
+    rules = ReplyRules(keys=("train-loss", "num-examples"))
+    assert problem_of(reply(), SENT, rules) is None
+    more = problem_of(reply(metrics={"x": 1}), SENT, rules)
+    assert_says(more, "its metrics are others: 'x' not asked for")
+    missing = problem_of(reply(), SENT, ReplyRules(keys=(*METRICS, "a", "b", "c", "d")))
+    assert_says(missing, "others: 'a', 'b', 'c' and 1 more missing")
+
+
+def test_lists_of_metrics_where_they_are_allowed():
+    rules = ReplyRules(lists=True)
+    for good in ([], [1, 2], [0.5]):
+        assert problem_of(reply(metrics={"counts": good}), SENT, rules) is None
+    bad = reply(metrics={"counts": [1.0, math.inf]})
+    assert_says(problem_of(bad, SENT, rules), r"'counts' is \[1.0, inf\]; .* finite")
+    weights = reply(metrics={"num-examples": [1]})
+    assert_says(
+        problem_of(weights, SENT, rules), "'num-examples' is .* a finite number"
+    )
+
+
+def of_records(**records):
+    return arrived(RecordDict(records))
+
+
+RECORDS = {
+    "none": ({}, "array records are none; it must have one, 'arrays'"),
+    "no arrays": ({"metrics": MetricRecord(METRICS)}, "array records are none"),
+    "no metrics": ({"arrays": SENT}, "metric records are none; .* one, 'metrics'"),
+    "other arrays": (
+        {"weights": SENT, "metrics": MetricRecord(METRICS)},
+        "array records are 'weights'; it must have one, 'arrays'",
+    ),
+    "other metrics": (
+        {"arrays": SENT, "figures": MetricRecord(METRICS)},
+        "metric records are 'figures'; it must have one, 'metrics'",
+    ),
+    "two": (
+        {"arrays": SENT, "more": SENT, "metrics": MetricRecord(METRICS)},
+        "array records are 'arrays', 'more'; it must have one",
+    ),
+    "exchanged": (
+        {"arrays": MetricRecord(METRICS), "metrics": SENT},
+        "array records are 'metrics'; it must have one, 'arrays'",
+    ),
+    "a config": (
+        {"arrays": SENT, "metrics": ConfigRecord({"num-examples": 12})},
+        "metric records are none",
+    ),
+    "empty arrays": (
+        {"arrays": ArrayRecord(), "metrics": MetricRecord(METRICS)},
+        "arrays are others: 'a.weight', 'a.bias', 'steps' missing",
+    ),
+    "empty metrics": (
+        {"arrays": SENT, "metrics": MetricRecord()},
+        "it has no metric 'num-examples'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", RECORDS)
+def test_other_records(case):
+    records, reason = RECORDS[case]
+    assert_says(problem_of(of_records(**records), SENT, ReplyRules()), reason)
+
+
+def test_records_of_any_name_where_it_is_not_given():
+    rules = ReplyRules(arrays=None, metrics=None)
+    good = of_records(weights=SENT, figures=MetricRecord(METRICS))
+    assert problem_of(good, SENT, rules) is None
+    two = of_records(a=SENT, b=SENT, metrics=MetricRecord(METRICS))
+    assert_says(problem_of(two, SENT, rules), "records are 'a', 'b'; it must have one$")
+
+
+def renamed(names):
+    arrays = dict(zip(names, SENT.values(), strict=False))
+    return of_records(arrays=ArrayRecord(arrays), metrics=MetricRecord(METRICS))
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        (["a.weight", "a.bias"], "arrays are others: 'steps' missing"),
+        (["a.weight", "a.bias", "Steps"], "'steps' missing, 'Steps' not asked for"),
+        (["a.bias", "a.weight", "steps"], "in another order than those sent"),
+        (["\n", "\x1b[2J", "\ud800"], r"'\\n', '\\x1b\[2J', '\\ud800' not asked for"),
+        (["x" * 10**6], r"'xxxx.*x\.\.\. not asked for"),
+    ],
+)
+def test_other_arrays(names, reason):
+    assert_says(problem_of(renamed(names), SENT, ReplyRules()), reason)
+
+
+def test_a_type_in_which_an_array_may_come_back():
+    """FedAvg makes a float of a counter; clients go on counting in whole numbers."""
+    sent = record({**model(), "steps": np.array(7.0)})
+    whole = reply({"steps": np.array(9, np.int64)})
+    assert_says(
+        problem_of(whole, sent, ReplyRules()), "'steps' .* 'int64', not 'float64'"
+    )
+    rules = ReplyRules(dtypes={"steps": "int64"})
+    assert problem_of(whole, sent, rules) is None
+    assert problem_of(reply({"steps": np.array(9.0)}), sent, rules) is None
+    lies = reply({"steps": Array("int64", (), NUMPY, Array(np.array(0.5)).data)})
+    assert_says(problem_of(lies, sent, rules), "header .*<f8.* not .*<i8")
+
+
+STEP = {
+    "a.weight": np.float32([[3, 1], [2, 3], [4, 5]]),
+    "a.bias": np.float32([4, 1, 2]),
+    "steps": np.array(10**6),
+}
+
+
+def test_the_norm_of_an_update():
+    """(3, 0, ...) and (4, 0, 0): 5 by hand; a counter is no part of it."""
+    step = reply(STEP)
+    assert problem_of(step, SENT, ReplyRules(max_norm=5.0)) is None
+    reason = r"its update has the norm 5; it must be at most 4\.999"
+    assert_says(problem_of(step, SENT, ReplyRules(max_norm=4.999)), reason)
+    only = ReplyRules(max_norm=3.0, parameters={"a.weight", "steps"})
+    assert problem_of(step, SENT, only) is None
+    other = ReplyRules(max_norm=3.0, parameters={"a.bias"})
+    assert_says(problem_of(step, SENT, other), "the norm 4;")
+
+
+@pytest.mark.parametrize("dtype", ["f8", "c16"])
+def test_a_norm_beyond_all_floats(dtype):
+    sent = record({"x": np.full(2, -1.5e308, dtype)})
+    far = record({"x": np.full(2, 1.5e308, dtype)})
+    content = RecordDict({"arrays": far, "metrics": MetricRecord(METRICS)})
+    problem = problem_of(arrived(content), sent, ReplyRules(max_norm=1e300))
+    assert_says(problem, "the norm inf; it must be at most")
+
+
+@pytest.mark.parametrize("part", [math.nan, complex(0, math.inf)])
+def test_complex_numbers_that_are_not_finite(part):
+    sent = record({"x": np.zeros(2, np.complex64)})
+    bad = record({"x": np.array([1, part], np.complex64)})
+    content = RecordDict({"arrays": bad, "metrics": MetricRecord(METRICS)})
+    assert_says(problem_of(arrived(content), sent, ReplyRules()), "'x' has 1 values")

@@ -1,0 +1,449 @@
+"""FLFA on Flower's robust strategies and in its wrappers of differential privacy."""
+
+import math
+import re
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from flwr.app import Array, Error, Message, MessageType
+from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
+from flwr.serverapp import PrivacyConfig
+from flwr.serverapp import strategy as flower
+from flwr.serverapp.strategy import FedAvg
+from flwr.supercore.privacy_accounting import NeighboringRelation, SamplingMethod
+
+from strategies import FA_LAYERS, CheckedReplies, LayerSelection
+from tests.unit.strategies.fakes import (
+    FakeGrid,
+    ndarrays,
+    noisy_client,
+    plan_client,
+    record,
+    start,
+)
+
+NODES, ROUNDS = 5, 3
+ROBUST = {
+    "FedMedian": {},
+    "FedTrimmedAvg": {"beta": 0.25},
+    "Krum": {"num_malicious_nodes": 1},
+    "MultiKrum": {"num_malicious_nodes": 1, "num_nodes_to_select": 2},
+}
+FIXED = {"noise_multiplier": 0.5, "clipping_norm": 2.0, "num_sampled_clients": NODES}
+ADAPTIVE = {
+    "noise_multiplier": 0.2,
+    "num_sampled_clients": NODES,
+    "initial_clipping_norm": 2.0,
+    "clipped_count_stddev": 1.0,
+}
+WRAPPERS = {
+    "ServerSideFixedClipping": FIXED,
+    "ClientSideFixedClipping": FIXED,
+    "ServerSideAdaptiveClipping": ADAPTIVE,
+    "ClientSideAdaptiveClipping": ADAPTIVE,
+}
+# The wrapper (if there is one), and the strategy in it.
+COMBINATIONS = {
+    **{name: (None, name) for name in ROBUST},
+    **{name: (name, "FedAvg") for name in WRAPPERS},
+    "ServerSideFixedClipping of FedMedian": ("ServerSideFixedClipping", "FedMedian"),
+}
+ALL = pytest.mark.parametrize("name", COMBINATIONS)
+MODS = {
+    "ClientSideFixedClipping": fixedclipping_mod,
+    "ClientSideAdaptiveClipping": adaptiveclipping_mod,
+}
+
+
+def weights():
+    rng = np.random.default_rng(5)
+    return record(
+        {
+            name: rng.normal(size=size).astype(np.float32)
+            for name, size in {"a.weight": (3, 2), "a.bias": 3, "b.weight": 7}.items()
+        }
+    )
+
+
+def mine(*bases):
+    return type("Mine", bases, {})
+
+
+def build(name, rule=None, *, checked=False):
+    """Flower's combination; with a rule its FLFA form, in the order that works."""
+    wrapper, base = COMBINATIONS[name]
+    kwargs = dict(ROBUST.get(base, {}))
+    bases = [getattr(flower, base)]
+    if rule is not None:
+        bases.insert(0, LayerSelection)
+        kwargs |= {"layers": ["a", "b"], "rule": rule}
+    if checked and wrapper is None:
+        bases.insert(0, CheckedReplies)
+    strategy = mine(*bases)(**kwargs)
+    if wrapper is None:
+        return strategy
+    private = getattr(flower, f"DifferentialPrivacy{wrapper}")
+    bases = (CheckedReplies, private) if checked else (private,)
+    return mine(*bases)(strategy=strategy, **WRAPPERS[wrapper])
+
+
+def client_of(name, client=noisy_client):
+    """Clients with the mod that the wrapper asks for."""
+    mod = MODS.get(COMBINATIONS[name][0])
+
+    def clipping(message):
+        if mod is None or message.metadata.message_type != MessageType.TRAIN:
+            return client(message)
+        made = []
+
+        def app(received, context):
+            made.append(client(received))
+            return Message(made[0], reply_to=received)
+
+        return mod(message, None, app).content
+
+    return clipping
+
+
+def run(strategy, client, rounds=ROUNDS, arrays=None):
+    """Flower's own loop; the noise is drawn from NumPy's global generator."""
+    before = np.random.get_state()  # noqa: NPY002
+    np.random.seed(3)  # noqa: NPY002
+    try:
+        grid = FakeGrid(NODES, client)
+        result, history = start(strategy, grid, arrays or weights(), rounds)
+    finally:
+        np.random.set_state(before)  # noqa: NPY002
+    metrics = {k: dict(v) for k, v in result.train_metrics_clientapp.items()}
+    return history, metrics, getattr(strategy, "clipping_norm", None), grid
+
+
+@ALL
+def test_without_layers_it_is_flowers_own_bit_for_bit(name):
+    want = run(build(name), client_of(name))
+    *got, grid = run(build(name, "none"), client_of(name))
+    assert got == [*want[:3]]
+    assert len({str(entry) for entry in got[0]}) == 1 + ROUNDS
+    assert [grid.fa_layers(r) for r in (1, 2, 3)] == [[], [], []]
+
+
+@ALL
+@pytest.mark.parametrize("checked", [False, True])
+def test_the_names_travel_and_the_aggregate_is_flowers_own(name, checked):
+    """These clients take no notice of layers, so nothing else may differ."""
+    want = run(build(name), client_of(name))
+    strategy = build(name, "lowest", checked=checked)
+    *got, grid = run(strategy, client_of(name))
+    assert got == [*want[:3]]
+    assert grid.fa_layers(1) == []
+    assert [grid.fa_layers(r) for r in (2, 3)] in [
+        [[x], [y]] for x in "ab" for y in "ab"
+    ]
+    inner = getattr(strategy, "strategy", strategy)
+    assert inner.selected == [min(inner.scores, key=inner.scores.get)]
+    if checked:
+        assert strategy.rejected == {}
+
+
+def poisoned(client, bad=2, factor=1e6):
+    """One client whose update is a million times as long."""
+
+    def poison(message):
+        content = client(message)
+        if (message.metadata.message_type, message.metadata.dst_node_id) == (
+            MessageType.TRAIN,
+            bad,
+        ):
+            old = ndarrays(message.content["arrays"])
+            for name, new in ndarrays(content["arrays"]).items():
+                far = old[name] + np.float32(factor) * (new - old[name])
+                content["arrays"][name] = Array(far)
+        return content
+
+    return poison
+
+
+def beyond_honest(history, grid, bad=2):
+    """The largest distance from the values of the good clients, in any round."""
+    furthest = 0.0
+    for server_round, model in enumerate(history[1:]):
+        replies = grid.replied[NODES * server_round : NODES * (server_round + 1)]
+        good = [
+            ndarrays(reply.content["arrays"])
+            for reply in replies
+            if reply.metadata.src_node_id != bad
+        ]
+        assert len(good) == NODES - 1
+        for name, dtype, shape, data in model:
+            values = np.frombuffer(data, dtype).reshape(shape)
+            low, high = (f([x[name] for x in good], axis=0) for f in (np.min, np.max))
+            furthest = max(furthest, (low - values).max(), (values - high).max())
+    return furthest
+
+
+@pytest.mark.parametrize("name", ROBUST)
+@pytest.mark.parametrize("rule", ["none", "lowest"])
+def test_one_poisoned_client_does_not_move_it(name, rule):
+    """Every value stays between the smallest and the largest of the good clients."""
+    history, _, _, grid = run(build(name, rule), poisoned(noisy_client))
+    assert beyond_honest(history, grid) <= 1e-6
+
+
+def test_one_poisoned_client_moves_an_average():
+    history, _, _, grid = run(FedAvg(), poisoned(noisy_client))
+    assert beyond_honest(history, grid) > 1e4
+
+
+def distance(one, other):
+    pairs = [
+        (np.frombuffer(x[3], x[1]), np.frombuffer(y[3], y[1]))
+        for x, y in zip(one, other, strict=True)
+    ]
+    return math.sqrt(sum(float(((a - b) ** 2).sum()) for a, b in pairs))
+
+
+def test_a_clipped_poison_moves_the_model_by_no_more_than_the_norm():
+    """|mean of clipped updates| <= clipping norm, 2, without noise."""
+    inner = mine(LayerSelection, FedAvg)(layers=["a", "b"])
+    strategy = flower.DifferentialPrivacyServerSideFixedClipping(
+        inner, noise_multiplier=0.0, clipping_norm=2.0, num_sampled_clients=NODES
+    )
+    history, *_ = run(strategy, poisoned(noisy_client))
+    moved = [distance(*pair) for pair in pairwise(history)]
+    assert 0.1 < max(moved) <= 2.0 + 1e-5
+
+
+def test_scores_are_of_clipped_updates():
+    """Updates (100, 0) and (0, 1) by hand.
+
+    As they are, the mean is along (100, 1): z = (100 + 1) / (2 sqrt 10001). Clipped to
+    length 1, along (1, 1): z = 1 / sqrt 2.
+    """
+    zeros = np.zeros(2, np.float32)
+    updates = ((100.0, 0.0), (0.0, 1.0), (100.0, 0.0), (0.0, 1.0), None)
+    plan = plan_client({1: {"a.weight": updates[:4]}})
+
+    def score(wrap):
+        inner = mine(LayerSelection, FedAvg)(layers=["a"])
+        grid = FakeGrid(4, plan)
+        start(wrap(inner), grid, record({"a.weight": zeros}), 1)
+        return inner.scores["a"]
+
+    def private(inner):
+        return flower.DifferentialPrivacyServerSideFixedClipping(inner, 0.0, 1.0, 4)
+
+    assert score(lambda x: x) == pytest.approx(101 / (2 * math.sqrt(10001)), rel=1e-6)
+    assert score(private) == pytest.approx(1 / math.sqrt(2), rel=1e-6)
+
+
+def broken(how, places, client=noisy_client):
+    """Clients whose reply is spoilt in a round, or that do not answer (None)."""
+
+    def answer(message):
+        content = client(message)
+        if message.metadata.message_type == MessageType.TRAIN:
+            server_round = message.content["config"]["server-round"]
+            if (server_round, message.metadata.dst_node_id) in places:
+                return how(content)
+        return content
+
+    return answer
+
+
+def with_nan(content):
+    content["arrays"]["a.bias"] = Array(np.float32([0, math.nan, 0]))
+    return content
+
+
+def with_other_shape(content):
+    content["arrays"]["b.weight"] = Array(np.zeros(5, np.float32))
+    return content
+
+
+def with_one_value(content):
+    content["arrays"]["b.weight"] = Array(np.ones(1, np.float32))
+    return content
+
+
+def without_array(content):
+    del content["arrays"]["a.weight"]
+    return content
+
+
+@ALL
+@pytest.mark.parametrize("how", [with_nan, with_one_value, without_array])
+def test_checked_replies_go_to_the_left_of_everything(name, how):
+    """A bad reply is as if it had not come: bit for bit the run without it."""
+    places = {(1, 4), (3, 1)}
+    if COMBINATIONS[name][0] in MODS:  # spoilt on the way: a mod would raise
+        spoilt, silent = (
+            broken(x, places, client_of(name)) for x in (how, lambda content: None)
+        )
+    else:
+        spoilt, silent = (broken(x, places) for x in (how, lambda content: None))
+    want = run(build(name), silent)
+    strategy = build(name, "lowest", checked=True)
+    *got, grid = run(strategy, spoilt)
+    assert got == [*want[:3]]
+    assert set(strategy.rejected) == {1}
+    assert grid.fa_layers(3) in (["a"], ["b"])
+
+
+@pytest.mark.parametrize("how", [with_other_shape, without_array])
+@pytest.mark.parametrize(
+    "name", ["ServerSideFixedClipping", "ServerSideAdaptiveClipping"]
+)
+def test_inside_a_wrapper_checks_come_too_late(name, how):
+    """The wrapper clips before the strategy in it sees a reply, and raises."""
+    inner = mine(CheckedReplies, LayerSelection, FedAvg)(layers=["a", "b"])
+    private = getattr(flower, f"DifferentialPrivacy{name}")
+    strategy = private(strategy=inner, **WRAPPERS[name])
+    with pytest.raises(ValueError, match=r"shape|zip|broadcast"):
+        run(strategy, broken(how, {(1, 4)}))
+
+
+def test_inside_a_wrapper_a_bad_reply_can_become_a_good_one():
+    """One value for seven: clipping makes seven of it, and nothing is left to see."""
+    inner = mine(CheckedReplies, LayerSelection, FedAvg)(layers=["a", "b"])
+    private = flower.DifferentialPrivacyServerSideFixedClipping
+    run(private(strategy=inner, **FIXED), broken(with_one_value, {(3, 4)}))
+    assert inner.rejected == {}
+    outer = build("ServerSideFixedClipping", "lowest", checked=True)
+    run(outer, broken(with_one_value, {(3, 4)}))
+    assert outer.rejected == {4: "its array 'b.weight' has the shape (1,), not (7,)"}
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        lambda private: mine(LayerSelection, private)(
+            layers=["a"], strategy=FedAvg(), **FIXED
+        ),
+        lambda private: mine(private, LayerSelection)(strategy=FedAvg(), **FIXED),
+        lambda private: LayerSelection(
+            layers=["a"], strategy=private(FedAvg(), **FIXED)
+        ),
+    ],
+)
+def test_orders_that_do_not_work_say_so(order):
+    """A wrapper has its strategy inside; it is no base of one, and has none."""
+    with pytest.raises(TypeError, match=r"strategy|layers"):
+        order(flower.DifferentialPrivacyServerSideFixedClipping)
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_a_wrapper_skips_a_round_in_which_a_client_fails(checked):
+    """Flower's rule, also with checks: an error is no bad reply."""
+    name = "ServerSideFixedClipping"
+    fails = broken(lambda content: Error(code=2, reason="planned"), {(2, 3)})
+    history, *_ = run(build(name, "lowest", checked=checked), fails)
+    assert history[1] == history[2]
+    assert len({str(entry) for entry in history}) == 3
+
+
+def unchanged(message):
+    content = noisy_client(message)
+    if message.metadata.message_type == MessageType.TRAIN:
+        content["arrays"] = message.content["arrays"]
+    return content
+
+
+def test_what_ends_a_run_with_server_side_clipping():
+    """Flower's wrapper divides by the norm of an update, and scales whole numbers."""
+    name = "ServerSideFixedClipping"
+    with pytest.raises(ZeroDivisionError):
+        run(build(name), unchanged)
+    counter = record({**ndarrays(weights()), "steps": np.array([5, 6])})
+    with pytest.raises(TypeError, match="int64"):
+        run(build(name), noisy_client, arrays=counter)
+
+
+class Accountant:
+    """As much of a privacy accountant as Flower's wrapper calls."""
+
+    def __init__(self):
+        self.config = PrivacyConfig(
+            target_delta=1e-5,
+            population_size=NODES,
+            sampling_method=SamplingMethod.NO_AMPLIFICATION,
+            neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
+        )
+        self.events = []
+
+    def compose(self, event):
+        self.events.append(event)
+
+    def get_privacy_spent(self):
+        return SimpleNamespace(epsilon=1.0, delta=1e-5, num_releases=len(self.events))
+
+
+def alike(message):
+    """Accounted rounds want clients of the same weight."""
+    content = noisy_client(message)
+    content["metrics"]["num-examples"] = 1
+    return content
+
+
+def test_accounted_privacy_refuses_layer_selection():
+    """It looks at the updates without noise; only FedAvg's own mean is accounted."""
+    private = flower.DifferentialPrivacyServerSideFixedClipping
+    for bases in ((LayerSelection, FedAvg), (LayerSelection,)):
+        inner = mine(*bases)(layers=["a"])
+        with pytest.raises(ValueError, match=r"FedAvg\.aggregate_train"):
+            private(inner, **FIXED, accountant=Accountant())
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_accounted_privacy_with_layers_that_are_fixed(checked):
+    """Stock FedAvg, and the names in the config of the run: nothing is looked at.
+
+    A bad reply that is left out is one too few, and the round is not released.
+    """
+    private = flower.DifferentialPrivacyServerSideFixedClipping
+    bases = (CheckedReplies, private) if checked else (private,)
+    accountant = Accountant()
+    strategy = mine(*bases)(strategy=FedAvg(), **FIXED, accountant=accountant)
+    client = broken(with_nan, {(2, 3)}, alike) if checked else alike
+    grid = FakeGrid(NODES, client)
+    config = {FA_LAYERS: ["b"]}
+    _, history = start(strategy, grid, weights(), ROUNDS, config)
+    assert [grid.fa_layers(r) for r in (1, 2, 3)] == [["b"]] * 3
+    assert len(accountant.events) == (2 if checked else 3)
+    assert (history[1] == history[2]) == checked
+
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "robust.md"
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+LAYERS_OF_THE_PAGE = ("conv2", "head")
+NODES_OF_THE_PAGE = 10
+
+
+def page_client(message):
+    """Clients that clip if they are told to, and with a metric that is 1."""
+    if "clipping_norm" in message.content["config"]:
+        return client_of("ClientSideFixedClipping")(message)
+    content = noisy_client(message)
+    content["metrics"]["one"] = 1
+    return content
+
+
+def test_the_code_of_the_page_runs():
+    """Block after block; every strategy it makes sends names and aggregates."""
+    rng = np.random.default_rng(1)
+    arrays = {f"{x}.weight": rng.normal(size=4) for x in LAYERS_OF_THE_PAGE}
+    page, strategies = {}, {}
+    for block in BLOCKS:
+        exec(block.replace("from flfa.", "from "), page)
+    for name, strategy in page.items():
+        if isinstance(strategy, flower.Strategy):
+            strategies[name] = strategy
+            config = page["train_config"] if name == "accounted" else {}
+            grid = FakeGrid(NODES_OF_THE_PAGE, page_client)
+            _, history = start(strategy, grid, record(arrays), 2, config)
+            assert history[0] != history[1] != history[2], name
+            assert len(grid.fa_layers(2)) == 1, name
+            assert strategy.rejected == {}, name
+    assert len(strategies) == 9
