@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 GRID ?= configs/grids/quick.toml
 
-.PHONY: help run compare grid deploy-demo test lint unit browser e2e fmt clean
+.PHONY: help run compare grid deploy-demo bench test lint unit browser e2e fmt clean
 
 help:            ## this list
 	@grep -E '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -26,6 +26,9 @@ grid: $(VENV)/installed         ## all runs of a grid file, its table and report
 
 deploy-demo: $(VENV)/installed  ## FLFA on real nodes here, with TLS and node keys (ARGS="--output-dir runs")
 	@$(BIN)/python -m flfa_app.deploy_demo $(ARGS)
+
+bench: $(VENV)/installed        ## every benchmark and a table of all: an hour (ARGS="--only train_step")
+	@$(BIN)/python -m benchmarks $(ARGS)
 
 test: lint unit browser e2e     ## everything: style, types, tests, tests with Chromium and Flower
 

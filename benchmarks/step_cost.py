@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +34,7 @@ from rich.progress import Progress
 from rich.table import Table
 from torch import nn
 
+from benchmarks.figures import Figure
 from benchmarks.timing import (
     Pause,
     Times,
@@ -45,7 +45,13 @@ from benchmarks.timing import (
     quartiles,
     typical,
 )
-from clients import LocalTrainer, TrainSettings, effective_layers, keep_freed_memory
+from clients import (
+    LocalTrainer,
+    TrainSettings,
+    effective_layers,
+    fast_depthwise,
+    keep_freed_memory,
+)
 from flfa_app.launch import default_keys
 from flfa_app.models import build_model
 from flfa_app.registry import ALGORITHMS
@@ -115,7 +121,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows += measured
     if options.json:
         named = models[0] if len(models) == 1 else models
+        figures = [figure._asdict() for figure in _figures(rows)]
         content = {"model": named, "machine": machine(), "rows": rows}
+        content |= {"figures": figures}
         options.json.write_text(json.dumps(content, indent=1) + "\n")
     return 0
 
@@ -161,7 +169,7 @@ class _Client:
         # The app's layout.
         self.inputs = images.contiguous(memory_format=torch.channels_last)
         self.targets = torch.randint(CLASSES, (SAMPLES,), generator=draw)
-        self.model = build_model(
+        built = build_model(
             model,
             channels=CHANNELS,
             size=SIZE,
@@ -169,6 +177,7 @@ class _Client:
             norm=NORMS[model],
             seed=0,
         )
+        self.model = fast_depthwise(built.to(memory_format=torch.channels_last))
         self.weights = {k: v.clone() for k, v in self.model.state_dict().items()}
         self.arm = arm
         self.layers = self._layers_in_turn()
@@ -265,13 +274,23 @@ def _print_table(model: str, rows: list[dict[str, Any]]) -> None:
         )
     console = Console(highlight=False)
     console.print(table)
-    missed = [
-        row["method"]
-        for row in rows
-        if not row["flfa"] and row["ratio"] > (ARMS[row["method"]].goal or math.inf)
-    ]
-    missed += [f"FLFA on {name}" for name, ratio in flfa.items() if ratio > FLFA_GOAL]
+    missed = [figure.name for figure in _figures(rows) if figure.reached is False]
     console.print(f"Above the goal: {', '.join(missed) or 'none'}")
+
+
+def _figures(rows: list[dict[str, Any]]) -> list[Figure]:
+    """Return what something is asked of."""
+    figures = []
+    for row in rows:
+        name, goal = f"`{row['model']}`, {row['method']}", ARMS[row["method"]].goal
+        if row["flfa"]:
+            ratio = row["ratio-to-own-base"]
+            title, spread = f"client's round of {name}: FLFA / its base", (ratio, ratio)
+            figures.append(Figure(title, ratio, spread, f"<= {FLFA_GOAL}"))
+        elif goal is not None:
+            title, spread = f"client's round of {name} / FedAvg's", row["quartiles"]
+            figures.append(Figure(title, row["ratio"], tuple(spread), f"<= {goal}"))
+    return figures
 
 
 if __name__ == "__main__":

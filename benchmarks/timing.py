@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import random
 import threading
@@ -144,6 +145,7 @@ def machine() -> dict[str, Any]:
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "processor": _processor(),
+        "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": version("torch"),

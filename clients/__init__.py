@@ -1,6 +1,7 @@
 """The client side of FLFA: torch, and nothing of Flower."""
 
 from .alignment import feedback_alignment
+from .depthwise import fast_depthwise
 from .diagnostics import feedback_diagnostics
 from .fedacg import FedACGTrainer
 from .feddyn import FedDynTrainer
@@ -30,6 +31,7 @@ __all__ = [
     "aligned_layers",
     "effective_layers",
     "eligible_layers",
+    "fast_depthwise",
     "feedback_alignment",
     "feedback_diagnostics",
     "keep_freed_memory",

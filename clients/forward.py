@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from .depthwise import kept_weight
 from .feedback import ConvFeedback, LinearFeedback, scaled
 
 __all__ = ["FeedbackForward"]
@@ -79,7 +80,7 @@ def _plain_forward(layer: nn.Module) -> Any:
 
 
 def _swap_saved_weight(outputs: Tensor, feedback: Tensor, scale: Tensor | None) -> bool:
-    """Let the stock backward pass find ``B`` where it has kept the weight.
+    """Let the layer's own backward pass find ``B`` where it has kept the weight.
 
     It needs the weight for nothing but the input's gradient. This is three times as
     cheap as an autograd function in Python; where there is no such place, return False.
@@ -88,6 +89,8 @@ def _swap_saved_weight(outputs: Tensor, feedback: Tensor, scale: Tensor | None) 
     if outputs.dim() == feedback.dim() - 1:  # one sample: a batch of one, squeezed
         node = node.next_functions[0][0]
     kept = getattr(node, "_raw_saved_weight", None)
+    if kept is None:
+        kept = kept_weight(node)
     if kept is None:
         return False
 

@@ -9,9 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
+from .depthwise import DepthwiseConv2d
+
 __all__ = ["effective_layers", "eligible_layers"]
 
-KINDS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+# Before nn.Conv2d, which it is too: what it computes is the same.
+KINDS = (DepthwiseConv2d, nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def eligible_layers(model: nn.Module) -> list[str]:
@@ -79,7 +82,7 @@ def effective_layers(model: nn.Module, example: Tensor) -> list[str]:
 
 
 def _runs_the_stock_forward(layer: nn.Module) -> bool:
-    """Whether calling ``layer`` runs torch's own code of one of the kinds on it."""
+    """Whether calling ``layer`` runs the code of one of the kinds on it."""
     kind: Any = next((kind for kind in KINDS if isinstance(layer, kind)), None)
     if isinstance(layer, LazyModuleMixin) or _is_complex(layer):
         return False

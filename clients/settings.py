@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["FA_LAYERS", "TrainSettings", "aligned_layers"]
+__all__ = ["FA_LAYERS", "PRECISIONS", "TrainSettings", "aligned_layers"]
+
+PRECISIONS = ("float32", "bf16")
 
 FA_LAYERS = "fa-layers"
 """The key under which the server sends this round's layers."""
@@ -53,6 +55,9 @@ class TrainSettings:
         Of random feedback; the same for all clients.
     augmentation : str (default: "none")
         What happens to the images of each batch; see :func:`~.augmentation.augment`.
+    precision : str (default: "float32")
+        ``"bf16"``: forward and loss under autocast to bfloat16; weights, gradients and
+        the optimiser stay as they are.
     diagnostics : bool (default: False)
         Whether the aligned layers are measured after training; see
         :func:`~.diagnostics.feedback_diagnostics`.
@@ -71,6 +76,7 @@ class TrainSettings:
     scaling: str = "tensor"
     feedback_seed: int = 0
     augmentation: str = "none"
+    precision: str = "float32"
     diagnostics: bool = False
     seed: int = 0
 
@@ -79,3 +85,7 @@ class TrainSettings:
         for name in ("batch_size", "epochs"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be 1 or more, not {getattr(self, name)}")
+        if self.precision not in PRECISIONS:
+            raise ValueError(
+                f"precision {self.precision!r} is unknown; allowed: {PRECISIONS}"
+            )

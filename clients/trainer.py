@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -153,16 +153,10 @@ class LocalTrainer:
             momentum=settings.momentum,
             weight_decay=settings.weight_decay,
         )
-        devices = [inputs.device] if inputs.device.type == "cuda" else []
         finite_before = _finite_tensors(self.model)
-        mean_loss, steps = 0.0, 0
-        # Generators of their own for batch order and augmentation; dropout has the
-        # forked global state. What a method draws moves none of them.
-        order = torch.Generator().manual_seed(settings.seed)
-        crops = torch.Generator().manual_seed(settings.seed ^ CROPS)
         measured: dict[str, float] = {}
         with (
-            self._begun(devices, inputs, targets),
+            self._begun(inputs, targets),
             feedback_alignment(
                 self.model,
                 settings.fa_layers,
@@ -171,16 +165,7 @@ class LocalTrainer:
                 seed=settings.feedback_seed,
             ),
         ):
-            for epoch in range(1, settings.epochs + 1):
-                total = torch.zeros((), device=inputs.device)
-                for batch in self._batches(len(inputs), order):
-                    self.batch = batch.to(inputs.device)
-                    images = augment(inputs[self.batch], settings.augmentation, crops)
-                    total += self._step(optimizer, images, targets[self.batch])
-                    steps += 1
-                # One look an epoch: a look a step would make a GPU wait.
-                mean_loss = float(total) / len(inputs)
-                self._check_loss(mean_loss, epoch)
+            mean_loss, steps = self._run_epochs(optimizer, inputs, targets)
             if settings.diagnostics:
                 first = inputs[: settings.batch_size], targets[: settings.batch_size]
                 measured = feedback_diagnostics(
@@ -190,22 +175,47 @@ class LocalTrainer:
         report = self.report(steps)
         return {"train-loss": mean_loss, "steps": steps, **report, **measured}
 
+    def _run_epochs(
+        self, optimizer: SGD, inputs: Tensor, targets: Tensor
+    ) -> tuple[float, int]:
+        """Return the mean loss of the last epoch and the number of steps."""
+        settings = self.settings
+        mean_loss, steps = 0.0, 0
+        # Generators of their own for batch order and augmentation; dropout has the
+        # forked global state. What a method draws moves none of them.
+        order = torch.Generator().manual_seed(settings.seed)
+        crops = torch.Generator().manual_seed(settings.seed ^ CROPS)
+        for epoch in range(1, settings.epochs + 1):
+            total = torch.zeros((), device=inputs.device)
+            # The order crosses over once: a GPU need not wait for it in every step.
+            shuffled = torch.randperm(len(inputs), generator=order).to(inputs.device)
+            for batch in torch.split(shuffled, settings.batch_size):
+                self.batch = batch
+                images = augment(inputs[batch], settings.augmentation, crops)
+                total += self._step(optimizer, images, targets[batch])
+                steps += 1
+            # One look an epoch: a look a step would make a GPU wait.
+            mean_loss = float(total) / len(inputs)
+            self._check_loss(mean_loss, epoch)
+        return mean_loss, steps
+
     @contextmanager
-    def _begun(
-        self, devices: list[torch.device], inputs: Tensor, targets: Tensor
-    ) -> Iterator[None]:
+    def _begun(self, inputs: Tensor, targets: Tensor) -> Iterator[None]:
         """Begin the round, with a random state that is this client's alone."""
-        with torch.random.fork_rng(devices):
+        kind = inputs.device.type
+        devices = [inputs.device] if kind == "cuda" else []
+        precision = (
+            torch.autocast(kind, torch.bfloat16)
+            if self.settings.precision == "bf16"
+            else nullcontext()
+        )
+        with torch.random.fork_rng(devices), precision:
             torch.manual_seed(self.settings.seed)
             self.model.train()
             self.begin(inputs, targets)
             # Once more, so that what a method draws in `begin` does not move dropout.
             torch.manual_seed(self.settings.seed)
             yield
-
-    def _batches(self, size: int, order: torch.Generator) -> Iterator[Tensor]:
-        shuffled = torch.randperm(size, generator=order)
-        return iter(torch.split(shuffled, self.settings.batch_size))
 
     def _step(self, optimizer: SGD, inputs: Tensor, targets: Tensor) -> Tensor:
         """Take one SGD step; return the loss summed over the batch."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from logging import WARNING
 from pathlib import Path
@@ -21,7 +22,7 @@ from flwr.common.logger import log
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-__all__ = ["Checkpoint", "CheckpointError", "Checkpoints", "write_file"]
+__all__ = ["Checkpoint", "CheckpointError", "Checkpoints", "round_files", "write_file"]
 
 Arrays = dict[str, npt.NDArray[Any]]
 FORMAT = 1
@@ -79,8 +80,7 @@ class Checkpoints:
 
     def rounds(self) -> list[int]:
         """Return the rounds of which there is a checkpoint, good or damaged."""
-        names = (path.stem for path in self.folder.glob("round-*.json"))
-        return sorted(int(name.removeprefix("round-")) for name in names)
+        return sorted(round_files(self.folder, ".json"))
 
     def path(self, server_round: int) -> Path:
         """Return the file that makes a checkpoint complete."""
@@ -198,8 +198,15 @@ def not_finite(arrays: Mapping[str, npt.NDArray[Any]]) -> list[str]:
     return [
         name
         for name, array in arrays.items()
-        if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all()
+        if array.dtype.kind == "f" and not np.isfinite(array).all()
     ]
+
+
+def round_files(folder: Path, suffix: str) -> dict[int, Path]:
+    """Return the files ``round-000012<suffix>`` by round; those of others are left."""
+    name = re.compile(rf"round-([0-9]{{6}}|[1-9][0-9]{{6,}}){re.escape(suffix)}")
+    found = ((name.fullmatch(path.name), path) for path in folder.glob("round-*"))
+    return {int(match[1]): path for match, path in found if match}
 
 
 def write_file(path: Path, content: bytes) -> None:

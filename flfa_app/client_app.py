@@ -18,7 +18,7 @@ from flfa_app.config import RunConfig
 from flfa_app.data import Description
 from flfa_app.place import place_of
 from flfa_app.registry import ALGORITHMS
-from flfa_app.task import client_seed, device_of, model_for, shard_of
+from flfa_app.task import client_seed, device_of, model_for, shard_of, use_threads
 
 app = ClientApp()
 
@@ -31,7 +31,11 @@ def query(message: Message, context: Context) -> Message:
     data = Description.from_config(message.content.config_records["data"])
     labels = shard_of(config, place, data).labels
     metrics = MetricRecord(
-        {"partition-id": place.partition_id, "num-examples": len(labels)}
+        {
+            "partition-id": place.partition_id,
+            "num-partitions": place.num_partitions,
+            "num-examples": len(labels),
+        }
     )
     if config.report_label_counts:
         counts = np.bincount(labels, minlength=len(data.class_names))
@@ -43,8 +47,7 @@ def query(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """Train the received model on this node's data; the reply is the new model."""
     config = RunConfig.parse(context.run_config)
-    # One number for every machine: results depend on it in the last bits.
-    torch.set_num_threads(config.threads_per_client)
+    use_threads(config)
     keep_freed_memory()
     place = place_of(context.node_config)
     orders: dict[str, Any] = dict(message.content.config_records["config"])
@@ -69,6 +72,7 @@ def train(message: Message, context: Context) -> Message:
         scaling=config.scaling,
         feedback_seed=config.seed,
         augmentation=config.augmentation,
+        precision=config.precision,
         diagnostics=config.diagnostics,
         seed=client_seed(config.seed, server_round, place.partition_id),
     )

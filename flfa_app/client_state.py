@@ -23,7 +23,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from flfa_app.arrays import to_arrays, to_tensors
-from flfa_app.checkpoint import write_file
+from flfa_app.checkpoint import round_files, write_file
 
 __all__ = ["KEEP_SINCE", "RUN_NAME", "STATE_ROUND", "ClientState"]
 
@@ -92,9 +92,9 @@ class ClientState:
         self._folder.mkdir(parents=True, exist_ok=True)
         tensors = {name: t.detach().cpu().contiguous() for name, t in state.items()}
         write_file(self._file(server_round), save(tensors))
-        for file in self._folder.glob("round-*.safetensors"):
+        for kept, file in round_files(self._folder, ".safetensors").items():
             # Those after the present round are of a run that was stopped later.
-            if not self._keep_since <= _round_of(file) <= server_round:
+            if not self._keep_since <= kept <= server_round:
                 file.unlink()
 
     def _file(self, server_round: int) -> Path:
@@ -107,7 +107,3 @@ class ClientState:
         except (OSError, SafetensorError) as problem:
             log(WARNING, "%s is lost (%s); going on without", file, problem)
             return {}
-
-
-def _round_of(file: Path) -> int:
-    return int(file.stem.removeprefix("round-"))

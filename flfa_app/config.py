@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from clients import fedrs, fedsol
 from clients.alignment import FEEDBACKS, SCALINGS
 from clients.augmentation import AUGMENTATIONS
+from clients.settings import PRECISIONS
 from flfa_app.data import DATASETS, PARTITIONERS
 from flfa_app.models import MODELS, NORMS
 from flfa_app.registry import ALGORITHMS
@@ -134,7 +135,11 @@ class RunConfig:
     clip_norm: float = _real("0")
 
     device: str = _one_of(("auto", "cpu", "cuda"))
-    threads_per_client: int = _whole(1)
+    threads_per_client: int = _whole(0)
+    fast_kernels: bool = _flag()
+    precision: str = _one_of(PRECISIONS)
+
+    evaluate_every: int = _whole(1)
 
     round_timeout: float = _real("> 0")
     over_selection: float = _real("1")

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from struct import error
 
 from flwr.app import Message
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
-from google.protobuf.message import DecodeError
 
-from flfa_app.cause import cause
+from flfa_app.post import NO_ANSWER, replies_to
 from flfa_app.roster import Member
 
 __all__ = ["Answers", "exchange"]
-
-# Between two looks for replies: a part of the time waited so far, within these bounds.
-SHORTEST_WAIT, LONGEST_WAIT = 0.05, 3.0
-PART_OF_TIME_WAITED = 0.05
-# What Flower raises for the bytes of a message that are not one.
-UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, DecodeError, error)
-NO_ANSWER = "no answer within round-timeout"
 
 Check = Callable[[Member, Message], str | None]
 
@@ -104,67 +93,25 @@ def exchange(
     answers = Answers(asked, wanted)
     largest_first = sorted(asked, key=lambda member: -member.num_examples)
     ordered = [messages[member.partition_id] for member in largest_first]
-    for message in ordered:
-        message.metadata.ttl = timeout
-    sent = {x for x in grid.push_messages(ordered) if x is not None}
-    waiting: dict[str, Member] = {}
-    for member, message in zip(largest_first, ordered, strict=True):
-        if message.metadata.message_id in sent:
-            waiting[message.metadata.message_id] = member
-        else:
-            answers.problems[member.partition_id] = "Flower could not send the message"
-    started = time.monotonic()
-    while waiting and not answers.decided:
-        _take(_pull(grid, waiting, answers), waiting, answers, check)
-        waited = time.monotonic() - started
-        if not waiting or answers.decided or waited >= timeout:
-            break
-        pause = min(max(SHORTEST_WAIT, PART_OF_TIME_WAITED * waited), LONGEST_WAIT)
-        time.sleep(min(pause, timeout - waited))
+    arriving = replies_to(
+        grid, ordered, timeout=timeout, enough=lambda: answers.decided
+    )
+    for place, reply in arriving:
+        member = largest_first[place]
+        problem = reply if isinstance(reply, str) else _checked(check, member, reply)
+        if problem is not None:
+            answers.problems[member.partition_id] = problem
+        elif isinstance(reply, Message):
+            answers.good[member.partition_id] = reply
     if not answers.decided:
-        for member in waiting.values():
-            answers.problems[member.partition_id] = NO_ANSWER
+        for member in asked:
+            if member.partition_id not in answers.good:
+                answers.problems.setdefault(member.partition_id, NO_ANSWER)
     return answers
 
 
-def _pull(
-    grid: Grid, waiting: dict[str, Member], answers: Answers
-) -> Iterable[Message]:
-    """Return what has arrived; what Flower cannot read is a bad answer like others."""
+def _checked(check: Check, member: Member, reply: Message) -> str | None:
     try:
-        return list(grid.pull_messages(list(waiting)))
-    except UNREADABLE:
-        pass
-    # One by one, so that the bad one is found and the others are not held up by it.
-    arrived: list[Message] = []
-    for message_id, member in list(waiting.items()):
-        try:
-            arrived += grid.pull_messages([message_id])
-        except UNREADABLE as problem:
-            del waiting[message_id]
-            reason = f"Flower cannot read its answer ({type(problem).__name__})"
-            answers.problems[member.partition_id] = reason
-    return arrived
-
-
-def _take(
-    arrived: Iterable[Message],
-    waiting: dict[str, Member],
-    answers: Answers,
-    check: Check,
-) -> None:
-    for reply in arrived:
-        # Not by its sender: for a node that is gone the SuperLink answers.
-        member = waiting.pop(reply.metadata.reply_to_message_id, None)
-        if member is None:
-            continue
-        problem: str | None
-        if reply.has_error():
-            expired = reply.error.code == ErrorCode.MESSAGE_UNAVAILABLE
-            problem = NO_ANSWER if expired else cause(str(reply.error.reason))
-        else:
-            problem = check(member, reply)
-        if problem is None:
-            answers.good[member.partition_id] = reply
-        else:
-            answers.problems[member.partition_id] = problem
+        return check(member, reply)
+    except Exception as problem:  # whatever a client sends, the others go on
+        return f"it cannot be checked ({type(problem).__name__}: {problem})"

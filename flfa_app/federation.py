@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import WARNING
-from math import ceil, inf, isclose
+from math import ceil
 from typing import Any, NamedTuple
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
-from clients.diagnostics import ANGLE, ERROR
-from clients.scaffold import effective_steps
 from flfa_app.config import RunConfig
+from flfa_app.engine import is_simulation, stop_for_dead_workers
 from flfa_app.exchange import Answers, exchange
 from flfa_app.participants import Participants
 from flfa_app.participation import Participation
+from flfa_app.reply_rules import contradiction, reply_rules
 from flfa_app.roster import Draw, Member, Roster
-from strategies import LayerSelection, ReplyRules, problem_of
-from strategies.scaffold import STEP_LENGTH
+from strategies import LayerSelection, problem_of
 
 __all__ = ["Federation", "Trained"]
 
-# What every client of this app reports; a method may need more.
-METRICS = ("num-examples", "partition-id", "train-loss", "steps")
-# Of Ray: the simulation gives a worker that has died to every further message.
-DEAD_WORKER = ("ActorDiedError", "OutOfMemoryError", "actor died", "actor is dead")
+SECONDS_BETWEEN_LOOKS = 3.0
 
 
 class Trained(NamedTuple):
-    """A round's answers, of which enough are good, and the messages they answer."""
+    """A round's answers, of which enough are good, and what else there was to it."""
 
     answers: Answers
     messages: Sequence[Message]
+    """All that were sent, also those of attempts that came to nothing."""
+    failed_before: Sequence[int] = ()
+    """The partitions that failed in those attempts."""
 
 
 @dataclass
@@ -83,18 +83,21 @@ class Federation:
             seed=config.seed,
             server_round=server_round,
         )
-        needed = min(config.min_replies, draw.number)
+        needed = config.min_replies
+        messages: list[Message] = []
+        failed: list[int] = []
         for attempt in range(1, config.round_attempts + 1):
             if self._someone_failed or self.roster.away:
-                timeout = config.round_timeout
-                self.roster.refresh(self.grid, timeout=timeout, data=self.data)
+                self._look_who_is_there(server_round, needed)
             trained = self._ask(server_round, arrays, draw)
             answers = trained.answers
+            messages += trained.messages
             self._someone_failed = bool(answers.problems) or not answers.asked
             goes_on = len(answers.good) >= needed
             _report(server_round, answers, goes_on)
             if goes_on:
-                return trained
+                return Trained(answers, messages, sorted(failed))
+            failed += answers.problems
             if attempt < config.round_attempts:
                 log(
                     WARNING,
@@ -107,6 +110,27 @@ class Federation:
             + ("; ".join(answers.reasons()) or "no client is connected")
         )
 
+    def _look_who_is_there(self, server_round: int, needed: int) -> None:
+        """Take note of who has gone and come back; wait if too few are left."""
+        timeout, roster = self.config.round_timeout, self.roster
+        deadline = time.monotonic() + timeout
+        roster.refresh(self.grid, timeout=timeout, data=self.data)
+        while (here := len(roster.members) - len(roster.away)) < needed:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
+            log(
+                WARNING,
+                "round %d: %d of the %d nodes that min-replies asks for are connected; "
+                "waiting, at most %.0f s more (round-timeout)",
+                server_round,
+                here,
+                needed,
+                left,
+            )
+            time.sleep(min(SECONDS_BETWEEN_LOOKS, left))
+            roster.refresh(self.grid, timeout=timeout, data=self.data)
+
     def _ask(self, server_round: int, arrays: ArrayRecord, draw: Draw) -> Trained:
         # The tiny part: 1.3 times 10 is a little more than 13.
         asked = draw.take(ceil(self.config.over_selection * draw.number - 1e-9))
@@ -114,11 +138,11 @@ class Federation:
             return Trained(Answers(asked, draw.number), [])
         messages = self._messages(server_round, arrays, asked)
         sent = messages[asked[0].partition_id].content.array_records["arrays"]
-        rules = self._rules()
+        rules = reply_rules(self.config, self.strategy, self.parameters)
 
         def check(member: Member, reply: Message) -> str | None:
-            return problem_of(reply, sent, rules) or self._told(
-                server_round, member, dict(reply.content.metric_records["metrics"])
+            return problem_of(reply, sent, rules) or contradiction(
+                self.config, server_round, member, reply
             )
 
         answers = exchange(
@@ -129,7 +153,8 @@ class Federation:
             check=check,
             timeout=self.config.round_timeout,
         )
-        _stop_for_dead_workers(server_round, answers)
+        if is_simulation(self.grid):  # a real client may write what it likes
+            stop_for_dead_workers(server_round, answers.problems)
         return Trained(answers, list(messages.values()))
 
     def _messages(
@@ -150,44 +175,6 @@ class Federation:
             partition: _with_orders(message, self.participation.orders(partition))
             for partition, message in found.items()
         }
-
-    def _told(
-        self, server_round: int, member: Member, metrics: Mapping[str, Any]
-    ) -> str | None:
-        """Say what a client cannot be right about, given what is known of it."""
-        config, images = self.config, metrics["num-examples"]
-        if metrics["partition-id"] != member.partition_id:
-            return f"it says it is from partition {metrics['partition-id']}"
-        if images > member.num_examples:
-            return (
-                f"its 'num-examples' is {images}; at the start the client said "
-                f"{member.num_examples}"
-            )
-        steps = config.local_epochs * ceil(images / config.batch_size)
-        known = {"steps": float(steps)}
-        if STEP_LENGTH in metrics:
-            effective = effective_steps(steps, config.momentum)
-            known[STEP_LENGTH] = config.learning_rate_in(server_round) * effective
-        for name, expected in known.items():
-            if not isclose(metrics[name], expected, rel_tol=1e-9):
-                return f"its {name!r} is {metrics[name]!r}; it must be {expected!r}"
-        return None
-
-    def _rules(self) -> ReplyRules:
-        """Return what a reply to the next messages must be like."""
-        keys = [*METRICS, *getattr(self.strategy, "reply_metrics", ())]
-        if self.config.diagnostics:
-            measures = (ERROR,) if self.config.feedback == "dfa" else (ANGLE, ERROR)
-            keys += [
-                f"{m}/{layer}" for m in measures for layer in self.strategy.selected
-            ]
-        return ReplyRules(
-            keys=keys,
-            positive=getattr(self.strategy, "reply_metrics", ()),
-            max_weight=self.config.max_examples or inf,
-            max_norm=self.config.max_update_norm or inf,
-            parameters=frozenset(self.parameters),
-        )
 
 
 def _with_orders(message: Message, orders: Mapping[str, Any]) -> Message:
@@ -219,13 +206,3 @@ def _too_few(answers: Answers, needed: int) -> str:
         f"{len(answers.good) or 'none'} of {len(answers.asked)} clients has sent a "
         f"good update, min-replies is {needed}"
     )
-
-
-def _stop_for_dead_workers(server_round: int, answers: Answers) -> None:
-    for partition, reason in answers.problems.items():
-        if any(mark in reason for mark in DEAD_WORKER):
-            raise RuntimeError(
-                f"round {server_round}: the worker that computed partition {partition} "
-                "has died, and Flower would go on giving it messages; if memory was "
-                "short, use fewer workers (--workers)"
-            )

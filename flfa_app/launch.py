@@ -16,6 +16,7 @@ from click import ClickException
 from flwr.common.config import parse_config_args
 from rich.console import Console
 
+from flfa_app.checkpoint import write_file
 from flfa_app.config import ConfigError, RunConfig
 from flfa_app.preflight import prepare
 from flfa_app.superlink import AUTO, SuperLink, local_superlink
@@ -161,13 +162,23 @@ def launch(
         show=_printer(options.verbose, log),
     )
     if not outcome.completed or outcome.results is None:
-        file = Path(folder).expanduser().resolve() / "failed-run.log"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("\n".join(log))
-        raise RuntimeError(
-            f"the run has failed: {outcome.details}\nEverything Flower logged: {file}"
-        )
+        where = _keep_log(log, Path(folder).expanduser().resolve() / "failed-run.log")
+        raise RuntimeError(f"the run has failed: {outcome.details}\n{where}")
     return outcome.results
+
+
+def _keep_log(log: Sequence[str], file: Path) -> str:
+    """Write what Flower has logged; say where it is, or why it is not there."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_file(file, "\n".join(log).encode())
+    except OSError as problem:
+        # On a full disk, say; what ended the run is still to be told.
+        return (
+            f"What Flower logged could not be written to {file} "
+            f"({problem.strerror}); --verbose shows it while it runs"
+        )
+    return f"Everything Flower logged: {file}"
 
 
 def _printer(verbose: bool, log: list[str]) -> Callable[[str], None]:
@@ -208,7 +219,7 @@ def reporting_errors(command: Callable[[], None]) -> int:
         signal.signal(number, leave)
     try:
         command()
-    except (ConfigError, RuntimeError) as problem:
+    except (ConfigError, RuntimeError, OSError) as problem:
         errors.print(str(problem), markup=False, style="red")
         return 1
     except KeyboardInterrupt:

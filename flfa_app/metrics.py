@@ -136,10 +136,11 @@ def feature_distances(features: Array, labels: Array) -> FeatureDistances:
 def last_rounds_score(rows: Rows, key: str = "accuracy") -> float:
     """Return the mean of the last 10 % of the rounds, rounded up.
 
-    Of the accuracy it is the paper's score.
+    Of the accuracy it is the paper's score. Rounds without an evaluation do not count;
+    the last one has one.
     """
-    last = rows[-math.ceil(len(rows) / 10) :]
-    return math.fsum(row[key] for row in last) / len(last)
+    last = [row[key] for row in rows[-math.ceil(len(rows) / 10) :] if key in row]
+    return math.fsum(last) / len(last)
 
 
 def drift_reduction(bp_rows: Rows, flfa_rows: Rows) -> dict[int, float]:

@@ -19,6 +19,11 @@ class Participation:
         The rounds so far, as in ``metrics.jsonl``.
     run_name : str
         Of the run whose states on the nodes' disks are meant; ``""``: there are none.
+
+    Attributes
+    ----------
+    oldest_checkpoint : int, optional
+        The first round a run may go back to; None: there is no checkpoint.
     """
 
     def __init__(
@@ -26,7 +31,7 @@ class Participation:
     ) -> None:
         self._rounds: dict[int, list[int]] = {}
         self._run_name = run_name
-        self.oldest_checkpoint = 0
+        self.oldest_checkpoint: int | None = None
         for row in rows:
             self.add(row)
 
@@ -41,8 +46,10 @@ class Participation:
         rounds = self._rounds.get(partition, [])
         orders: dict[str, Any] = {STATE_ROUND: rounds[-1] if rounds else 0}
         if self._run_name:
-            # A run that goes on from the oldest checkpoint needs the state of then.
-            until_then = [r for r in rounds if r <= self.oldest_checkpoint]
+            oldest = self.oldest_checkpoint
+            # A run that goes on from the oldest checkpoint needs the state of then; one
+            # that has none needs the last state only.
+            until_then = [r for r in rounds if oldest is None or r <= oldest]
             orders[KEEP_SINCE] = until_then[-1] if until_then else 0
             orders[RUN_NAME] = self._run_name
         return orders

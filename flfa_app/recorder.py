@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from logging import INFO
+from logging import INFO, WARNING
 from typing import Any
 
 from flwr.app import Array, ArrayRecord
@@ -14,7 +14,8 @@ from flfa_app.config import RunConfig
 from flfa_app.participation import Participation
 from flfa_app.results import RunDirectory
 from flfa_app.stopping import reason_to_stop
-from strategies import LayerSelection
+from strategies import ServerState
+from strategies.decoding import decoded
 
 __all__ = ["Recorder"]
 
@@ -30,12 +31,10 @@ class Recorder:
         Where everything goes; it holds the rounds so far.
     checkpoints : Checkpoints
         The run's.
-    strategy : LayerSelection
-        Whose state belongs into a checkpoint.
     about : Mapping[str, Any]
         What a checkpoint tells of the run.
     participation : Participation, optional
-        Takes note of whose replies counted.
+        Is told which checkpoints there are.
     """
 
     def __init__(
@@ -43,25 +42,23 @@ class Recorder:
         config: RunConfig,
         run: RunDirectory,
         checkpoints: Checkpoints,
-        strategy: LayerSelection,
         about: Mapping[str, Any],
         participation: Participation | None,
     ) -> None:
         self.config = config
         self.run = run
         self.checkpoints = checkpoints
-        self.strategy = strategy
         self.about = {"run-config": config.as_keys(), **about}
         self.participation = participation
         self.stopped = self._reason_to_stop()
         self.best_arrays: ArrayRecord | None = self._best_before()
         self._tell_oldest_checkpoint()
 
-    def done(self, row: dict[str, Any], arrays: ArrayRecord) -> bool:
-        """Keep a round and the model after it; return whether it was the last."""
+    def done(
+        self, row: dict[str, Any], arrays: ArrayRecord, state: ServerState
+    ) -> bool:
+        """Keep a round and what comes after it; return whether it was the last."""
         self.run.add_round(row)
-        if self.participation is not None:
-            self.participation.add(row)
         is_best = self.run.best_round == row["round"]
         if is_best:
             self.best_arrays = arrays
@@ -71,7 +68,7 @@ class Recorder:
         ends = bool(self.stopped) or row["round"] == self.config.num_server_rounds
         every = self.config.checkpoint_every
         if every and (is_best or ends or row["round"] % every == 0):
-            self._write_checkpoint(row["round"], arrays)
+            self._write_checkpoint(row["round"], arrays, state)
         return ends
 
     def how_to_go_on(self) -> str:
@@ -91,11 +88,12 @@ class Recorder:
             target_accuracy=self.config.target_accuracy,
         )
 
-    def _write_checkpoint(self, server_round: int, arrays: ArrayRecord) -> None:
-        state = self.strategy.server_state()
+    def _write_checkpoint(
+        self, server_round: int, arrays: ArrayRecord, state: ServerState
+    ) -> None:
         checkpoint = Checkpoint(
             server_round,
-            {name: array.numpy() for name, array in arrays.items()},
+            {name: decoded(array) for name, array in arrays.items()},
             state.arrays,
             state.values,
             self.run.rows_for_json,
@@ -106,6 +104,7 @@ class Recorder:
 
     def _tell_oldest_checkpoint(self) -> None:
         rounds = self.checkpoints.rounds()
+        # Without any, a run cannot be gone on with, and nothing old is needed.
         if self.participation is not None and rounds:
             # The best may be much older, and nobody goes on from it.
             self.participation.oldest_checkpoint = rounds[
@@ -113,11 +112,31 @@ class Recorder:
             ][0]
 
     def _best_before(self) -> ArrayRecord | None:
-        """Return the best model of the rounds before a resumption."""
-        if not self.run.rows:
-            return None
-        try:
-            best = self.checkpoints.read(self.run.best_round).model
-        except CheckpointError:
-            return None
-        return ArrayRecord({name: Array(values) for name, values in best.items()})
+        """Return the best model of the rounds before a resumption.
+
+        If it is lost, the best of which there is a good checkpoint takes its place.
+        """
+        there = self.checkpoints.rounds()
+        while best_round := self.run.best_round:
+            try:
+                model = self.checkpoints.read(best_round).model
+            except CheckpointError as problem:
+                # Of most rounds that are not the best none has been kept.
+                if best_round in there or not self.run.lost_models:
+                    log(
+                        WARNING,
+                        "%s; the model of round %d is lost and cannot be the best one",
+                        problem,
+                        best_round,
+                    )
+                self.run.lost_models.add(best_round)
+                continue
+            if self.run.lost_models:
+                log(
+                    WARNING,
+                    "the best model that is left is that of round %d: best-round and "
+                    "best-accuracy will be its own, or those of a better one to come",
+                    best_round,
+                )
+            return ArrayRecord({name: Array(values) for name, values in model.items()})
+        return None

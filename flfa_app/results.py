@@ -44,6 +44,8 @@ class RunDirectory:
         self.path = path
         self.model = model
         self.rows: list[Row] = []
+        self.lost_models: set[int] = set()
+        """Rounds before a resumption of whose models there is no good checkpoint."""
 
     @classmethod
     def create(cls, config: RunConfig, run_id: int) -> RunDirectory:
@@ -112,12 +114,23 @@ class RunDirectory:
         write_file(self.path / "metrics.jsonl", lines.encode())
 
     def add_round(self, row: Row) -> None:
-        """Append a line to ``metrics.jsonl``; it is on disk when this returns."""
+        """Append a line to ``metrics.jsonl``; it is on disk when this returns.
+
+        Where it cannot be, on a full disk, no part of it is.
+        """
+        path = self.path / "metrics.jsonl"
+        length = path.stat().st_size if path.exists() else 0
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(_line(row))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            # After the file is closed, which tries once more to write the rest.
+            if path.exists():
+                os.truncate(path, length)
+            raise
         self.rows.append(row)
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(_line(row))
-            file.flush()
-            os.fsync(file.fileno())
 
     @property
     def rows_for_json(self) -> list[Row]:
@@ -126,9 +139,20 @@ class RunDirectory:
 
     @property
     def best_round(self) -> int:
-        """The first round with the highest accuracy."""
-        best: int = max(self.rows, key=lambda row: row["accuracy"])["round"]
-        return best
+        """The first round with the highest accuracy; 0 before the first evaluation.
+
+        Of those whose models are there: it is the round of ``best_model.safetensors``.
+        """
+        return int(self._best.get("round", 0))
+
+    @property
+    def _best(self) -> Row:
+        rows = [
+            row
+            for row in self.rows
+            if "accuracy" in row and row["round"] not in self.lost_models
+        ]
+        return max(rows, key=lambda row: row["accuracy"], default={})
 
     def save_model(
         self, state_dict: Mapping[str, Tensor], name: str = "model.safetensors"
@@ -139,18 +163,18 @@ class RunDirectory:
 
     def write_summary(self, more: Mapping[str, Any]) -> Row:
         """Write ``summary.json``, the sign that the run is complete."""
-        accuracies = [row["accuracy"] for row in self.rows]
+        accuracies = [row["accuracy"] for row in self.rows if "accuracy" in row]
         seconds = [sum(row["seconds"].values()) for row in self.rows]
         cosines = first_cosines(self.rows).values()
         summary = {
             "score": last_rounds_score(self.rows),
             "final-accuracy": accuracies[-1],
-            "best-accuracy": max(accuracies),
+            "best-accuracy": self._best["accuracy"],
             "best-round": self.best_round,
             "auc": last_rounds_score(self.rows, "auc"),
             "extra-accuracy": {
                 name: last_rounds_score(
-                    [row["extra-accuracy"] for row in self.rows], name
+                    [row.get("extra-accuracy", {}) for row in self.rows], name
                 )
                 for name in self.rows[-1]["extra-accuracy"]
             },

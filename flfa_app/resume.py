@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flfa_app.checkpoint import Checkpoints
+from flfa_app.checkpoint import Checkpoint, Checkpoints
 from flfa_app.config import ConfigError, RunConfig
+from flfa_app.data import Images
 from flfa_app.superlink import AUTO
 
-__all__ = ["check_same_run", "run_to_resume"]
+__all__ = ["about_data", "check_goes_on", "check_same_run", "run_to_resume"]
 
 # What may be another than before: it does not change what a round computes. All others
 # must be the same, or it would be another run.
@@ -26,6 +27,7 @@ MAY_CHANGE = frozenset(
         "min-available-nodes",
         "device",
         "threads-per-client",
+        "evaluate-every",
         "round-timeout",
         "min-replies",
         "round-attempts",
@@ -76,6 +78,30 @@ def check_same_run(
         raise ConfigError(
             f'{path} cannot go on with another {of}; begin a new run (resume = "") '
             f"or use its values:\n{lines}"
+        )
+
+
+def about_data(images: Images) -> dict[str, Any]:
+    """Return what tells a data set from another one, for the checkpoint."""
+    return {
+        **images.description.to_config(),
+        "training-images": len(images.train_labels),
+        "test-images": len(images.test_labels),
+    }
+
+
+def check_goes_on(
+    path: Path, checkpoint: Checkpoint, config: RunConfig, data: Mapping[str, Any]
+) -> None:
+    """Raise :class:`ConfigError` if a run cannot go on with this config and data."""
+    about = checkpoint.about
+    check_same_run(path, about["run-config"], config.as_keys())
+    check_same_run(path, about.get("data", {}), data, "data set")
+    if config.num_server_rounds < checkpoint.server_round:
+        raise ConfigError(
+            f"num-server-rounds is {config.num_server_rounds}, but {path} has done "
+            f"{checkpoint.server_round} rounds; raise it, or begin a new run "
+            '(resume = "")'
         )
 
 

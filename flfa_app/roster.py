@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from logging import INFO, WARNING
@@ -13,9 +14,14 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
-from flfa_app.cause import cause
+from flfa_app.post import replies_to
 
-_NUMBERS = ("partition-id", "num-examples")
+_NUMBERS = ("partition-id", "num-examples", "num-partitions")
+# Flower looks through all messages there are for each that it hands out.
+ASKED_AT_ONCE = 500
+# A node that appears in the middle of a run: seconds to wait, and how often to ask.
+PATIENCE_WITH_NEW_NODES, MOST_QUESTIONS = 60.0, 3
+NOBODY = 0  # the node of a partition that is away: no node has this id
 
 __all__ = ["Draw", "Member", "Roster"]
 
@@ -28,6 +34,7 @@ class Member:
     partition_id: int
     num_examples: int
     label_counts: tuple[int, ...]
+    num_partitions: int = 0
 
 
 class Roster:
@@ -41,8 +48,9 @@ class Roster:
         self.members = sorted(members, key=lambda member: member.partition_id)
         self.by_node = {member.node_id: member for member in self.members}
         self.away: set[int] = set()  # partitions whose node is not connected
-        held = [member.partition_id for member in self.members]
-        if twice := sorted({p for p in held if held.count(p) > 1}):
+        self._asked_in_vain: Counter[int] = Counter()  # nodes, how often
+        held = Counter(member.partition_id for member in self.members)
+        if twice := [partition for partition, nodes in held.items() if nodes > 1]:
             raise RuntimeError(
                 f"more than one node holds partition {', '.join(map(str, twice))}; "
                 "give every SuperNode its own partition-id in --node-config"
@@ -59,11 +67,11 @@ class Roster:
         nodes = _wait_for_nodes(grid, min_nodes, timeout)
         answers = _ask(grid, nodes, timeout, data)
         members, failed = [], []
-        for answer in answers:
-            try:
-                members.append(_member(answer))
-            except RuntimeError as problem:
-                failed.append(str(problem))
+        for answer in answers.values():
+            if isinstance(answer, Member):
+                members.append(answer)
+            else:
+                failed.append(answer)
         if failed:
             raise RuntimeError(
                 f"{len(failed)} of {len(nodes)} nodes cannot take part: {failed[0]}"
@@ -82,33 +90,56 @@ class Roster:
         then is not asked to take part.
         """
         connected = set(grid.get_node_ids())
-        for answer in _ask(grid, sorted(connected - set(self.by_node)), timeout, data):
-            try:
-                back = _member(answer)
-            except RuntimeError as problem:
+        unknown = [
+            node
+            for node in sorted(connected - set(self.by_node))
+            if self._asked_in_vain[node] < MOST_QUESTIONS
+        ]
+        # Nobody waits long for a node that may have nothing to do with this run.
+        answers = _ask(grid, unknown, min(timeout, PATIENCE_WITH_NEW_NODES), data)
+        for node in unknown:
+            problem = self._take_back(answers.get(node, "no answer"), connected)
+            if problem is not None:
                 log(WARNING, "a new node cannot take part: %s", problem)
-                continue
-            places = [m.partition_id for m in self.members]
-            if back.partition_id not in places:
-                log(
-                    WARNING,
-                    "a new node with partition %d is left out: the run began "
-                    "without it",
-                    back.partition_id,
+                # One that is silent may be busy; what the others say will not change.
+                self._asked_in_vain[node] += (
+                    1 if node not in answers else MOST_QUESTIONS
                 )
-                continue
-            place = places.index(back.partition_id)
-            if self.members[place].node_id in connected:
-                log(
-                    WARNING,
-                    "a second node with partition %d is left out",
-                    back.partition_id,
-                )
-                continue
-            log(INFO, "partition %d is back", back.partition_id)
-            self.members[place] = back
-            self.by_node[back.node_id] = back
         self.away = {m.partition_id for m in self.members if m.node_id not in connected}
+
+    def expect(self, partitions: Mapping[int, int]) -> None:
+        """Make it the roster of a run that began with these partitions.
+
+        Those who are not there now are away, and may come back.
+
+        Parameters
+        ----------
+        partitions : Mapping[int, int]
+            Their numbers of images.
+        """
+        here = {member.partition_id for member in self.members}
+        for partition in sorted(partitions.keys() - here):
+            self.members.append(Member(NOBODY, partition, partitions[partition], ()))
+            self.away.add(partition)
+            log(WARNING, "partition %d is away; going on without it", partition)
+        self.members.sort(key=lambda member: member.partition_id)
+
+    def _take_back(self, answer: Member | str, connected: set[int]) -> str | None:
+        """Give a partition its node back; return why not if that cannot be done."""
+        if isinstance(answer, str):
+            return answer
+        places = [m.partition_id for m in self.members]
+        if answer.partition_id not in places:
+            return f"the run began without partition {answer.partition_id}"
+        place = places.index(answer.partition_id)
+        before = self.members[place].node_id
+        if before in connected:
+            return f"another node has partition {answer.partition_id}"
+        log(INFO, "partition %d is back", answer.partition_id)
+        self.members[place] = answer
+        self.by_node.pop(before, None)  # so that it is asked if it comes back itself
+        self.by_node[answer.node_id] = answer
+        return None
 
     def draw(
         self, *, fraction: float, least: int, seed: int, server_round: int
@@ -173,34 +204,35 @@ def _wait_for_nodes(grid: Grid, min_nodes: int, timeout: float) -> list[int]:
 
 def _ask(
     grid: Grid, nodes: Sequence[int], timeout: float, data: Mapping[str, Any]
-) -> list[Message]:
-    """Ask nodes what they hold."""
+) -> dict[int, Member | str]:
+    """Ask nodes what they hold; return what they say, or why that is no answer."""
     content = RecordDict({"data": ConfigRecord(dict(data))})
-    questions = [
-        Message(content, message_type=MessageType.QUERY, dst_node_id=node)
-        for node in nodes
-    ]
-    return list(grid.send_and_receive(questions, timeout=timeout)) if nodes else []
+    deadline = time.monotonic() + timeout
+    answers: dict[int, Member | str] = {}
+    for start in range(0, len(nodes), ASKED_AT_ONCE):
+        asked = nodes[start : start + ASKED_AT_ONCE]
+        questions = [
+            Message(content, message_type=MessageType.QUERY, dst_node_id=node)
+            for node in asked
+        ]
+        left = max(deadline - time.monotonic(), 1.0)
+        for place, reply in replies_to(grid, questions, timeout=left):
+            answers[asked[place]] = (
+                reply if isinstance(reply, str) else _member(asked[place], reply)
+            )
+    return answers
 
 
-def _reason(answer: Message) -> str:
-    return cause(str(answer.error.reason))
-
-
-def _member(answer: Message) -> Member:
-    """Read a node's answer; raise if it is none."""
-    if answer.has_error():
-        raise RuntimeError(_reason(answer))
+def _member(node: int, answer: Message) -> Member | str:
+    """Read a node's answer; return why it is none."""
     metrics: dict[str, Any] = dict(answer.content.metric_records.get("metrics", {}))
     counts = metrics.get("label-counts", [])
     try:
-        partition, examples = (_whole(metrics[key]) for key in _NUMBERS)
+        partition, examples, partitions = (_whole(metrics[key]) for key in _NUMBERS)
         labels = tuple(_whole(count) for count in counts)
     except (KeyError, TypeError, ValueError) as problem:
-        raise RuntimeError(
-            f"its answer is not one: {metrics!r:.200} ({type(problem).__name__})"
-        ) from problem
-    return Member(answer.metadata.src_node_id, partition, examples, labels)
+        return f"its answer is not one: {metrics!r:.200} ({type(problem).__name__})"
+    return Member(node, partition, examples, labels, partitions)
 
 
 def _whole(number: Any) -> int:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from logging import INFO, LogRecord, getLogger
+from math import ceil
+from threading import get_ident
 from typing import Any
 
 from flwr.app import ArrayRecord, Message, RecordDict
@@ -14,12 +17,15 @@ from flwr.common.logger import log
 from clients.diagnostics import ANGLE, ERROR
 from flfa_app.arrays import with_dtypes_of
 from flfa_app.checkpoint import not_finite
+from flfa_app.config import RunConfig
 from flfa_app.federation import Federation
-from strategies import LayerSelection, local_drift
+from strategies import LayerSelection, OnePassFedAvg, ServerState, local_drift
+from strategies.decoding import Decoded
 
-__all__ = ["run_rounds"]
+__all__ = ["evaluated_in", "run_rounds"]
 
 Row = dict[str, Any]
+Done = Callable[[Row, ArrayRecord, ServerState], bool]
 LOGGER = getLogger("flwr")
 
 
@@ -29,9 +35,11 @@ def run_rounds(
     *,
     first_round: int,
     evaluate: Callable[[ArrayRecord], Row],
-    done: Callable[[Row, ArrayRecord], bool],
+    done: Done,
 ) -> ArrayRecord:
     """Run the rounds from the first one to the last; return the final model.
+
+    A model is evaluated, and its round kept, while the clients train the next one.
 
     Parameters
     ----------
@@ -43,52 +51,95 @@ def run_rounds(
         1, or the one after a checkpoint's.
     evaluate : Callable[[ArrayRecord], dict[str, Any]]
         The figures of a model, its accuracy among them.
-    done : Callable[[dict[str, Any], ArrayRecord], bool]
-        Takes the line of each round and the model after it; returns whether it was the
-        last.
+    done : Callable[[dict[str, Any], ArrayRecord, ServerState], bool]
+        Takes the line of each round, the model after it and what else the next round
+        depends on; returns whether it was the last.
     """
     started = time.monotonic()
-    last_round = federation.config.num_server_rounds
-    for server_round in range(first_round, last_round + 1):
-        row, arrays = _run_round(federation, server_round, arrays, evaluate)
-        is_last = done(row, arrays)
+    config = federation.config
+    last_round = config.num_server_rounds
+
+    def finish(row: Row, arrays: ArrayRecord, state: ServerState) -> bool:
+        server_round, figures = row["round"], {}
+        with _timed(row["seconds"], "evaluate"):
+            if evaluated_in(server_round, config):
+                figures = evaluate(arrays)
+        row = {"round": server_round, **figures, **row}
+        is_last = done(row, arrays, state)
         elapsed = time.monotonic() - started
         left = elapsed / (server_round - first_round + 1) * (last_round - server_round)
         _report(row, last_round, left)
-        if is_last:
-            break
+        return is_last
+
+    with ThreadPoolExecutor(1, "evaluation") as aside:
+        before: Future[bool] | None = None
+        for server_round in range(first_round, last_round + 1):
+            with _without_flowers_own_lines():
+                row, new = _train(federation, server_round, arrays, before)
+            arrays = new
+            if federation.participation is not None:
+                federation.participation.add(row)
+            state = federation.strategy.server_state()
+            before = aside.submit(finish, row, arrays, state)
+            if (server_round == last_round or not _may_overlap(config)) and (
+                before.result()
+            ):
+                break
     return arrays
 
 
-def _run_round(
+def evaluated_in(server_round: int, config: RunConfig) -> bool:
+    """Whether the model is evaluated after a round.
+
+    The last 10 % of the rounds always are: the score is their mean.
+    """
+    last = config.num_server_rounds
+    scored = server_round > last - ceil(last / 10)
+    return scored or server_round % config.evaluate_every == 0
+
+
+def _may_overlap(config: RunConfig) -> bool:
+    """Whether the next round may begin before a model is evaluated and kept.
+
+    Not if the evaluation decides whether there is one, or if clients are told which
+    checkpoints there are.
+    """
+    return not (config.patience or config.target_accuracy or config.state_dir)
+
+
+def _train(
     federation: Federation,
     server_round: int,
     arrays: ArrayRecord,
-    evaluate: Callable[[ArrayRecord], Row],
+    before: Future[bool] | None,
 ) -> tuple[Row, ArrayRecord]:
-    """Train, aggregate and evaluate; return the line of the round and the new model."""
+    """Train and aggregate; return the line of the round so far and the new model.
+
+    The round before is waited for while nothing else is to be done.
+    """
     config, strategy = federation.config, federation.strategy
     seconds: dict[str, float] = {}
     selected = strategy.selected[:]
-    with _timed(seconds, "train"), _without_flowers_own_lines():
-        answers, messages = federation.train(server_round, arrays)
+    with _timed(seconds, "train"):
+        answers, messages, failed_before = federation.train(server_round, arrays)
+    if before is not None:
+        before.result()  # raises what went wrong there
     replies = list(answers.counted.values())
-    with _timed(seconds, "aggregate"), _without_flowers_own_lines():
+    with _timed(seconds, "aggregate"):
+        if isinstance(strategy, OnePassFedAvg):
+            strategy.drift_of = frozenset(federation.parameters)
         aggregated, metrics = strategy.aggregate_train(server_round, replies)
         if aggregated is None or metrics is None:
             raise RuntimeError(f"round {server_round}: nothing to aggregate")
-        drift = _drift(replies, federation.parameters)
+        drift = _drift(strategy, replies, federation.parameters)
         arrays = with_dtypes_of(arrays, aggregated)
-    if broken := not_finite({name: array.numpy() for name, array in arrays.items()}):
+    if broken := not_finite(Decoded(arrays)):
         raise RuntimeError(
             f"round {server_round}: {', '.join(broken)} of the new model is not "
             "finite, though all updates were; set max-update-norm"
         )
-    with _timed(seconds, "evaluate"):
-        figures = evaluate(arrays)
     row = {
         "round": server_round,
-        **figures,
         "drift": drift,
         "selected": selected,
         "scores": _all_scores(strategy, federation.parameters),
@@ -96,19 +147,24 @@ def _run_round(
         "learning-rate": config.learning_rate_in(server_round),
         "participants": sorted(member.partition_id for member in answers.asked),
         "failed": sorted(answers.problems),
+        "failed-before": list(failed_before),
         "spare": answers.spare,
         "bytes-sent": sum(_size(message.content) for message in messages),
         "bytes-received": sum(_size(reply.content) for reply in replies),
         **_diagnostics(metrics, selected),
-        "seconds": {name: round(value, 3) for name, value in seconds.items()},
+        "seconds": seconds,
     }
     return row, arrays
 
 
-def _drift(replies: Sequence[Message], parameters: Sequence[str]) -> float:
-    arrays = [next(iter(reply.content.array_records.values())) for reply in replies]
-    decoded = [{name: record[name].numpy() for name in parameters} for record in arrays]
-    return local_drift(decoded, parameters)
+def _drift(
+    strategy: LayerSelection, replies: Sequence[Message], parameters: Sequence[str]
+) -> float:
+    """Return the drift: the strategy has measured it, if it averages as usual."""
+    if isinstance(strategy, OnePassFedAvg) and strategy.drift is not None:
+        return strategy.drift
+    records = (next(iter(reply.content.array_records.values())) for reply in replies)
+    return local_drift([Decoded(record) for record in records], parameters)
 
 
 def _all_scores(
@@ -143,9 +199,10 @@ def _size(content: RecordDict) -> int:
 @contextmanager
 def _without_flowers_own_lines() -> Iterator[None]:
     """Leave out what strategies log in each round: one line a round is enough."""
+    here = get_ident()
 
     def warnings_only(record: LogRecord) -> bool:
-        return record.levelno > INFO
+        return record.levelno > INFO or record.thread != here
 
     LOGGER.addFilter(warnings_only)
     try:
@@ -158,17 +215,17 @@ def _without_flowers_own_lines() -> Iterator[None]:
 def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
     started = time.perf_counter()
     yield
-    seconds[name] = time.perf_counter() - started
+    seconds[name] = round(time.perf_counter() - started, 3)
 
 
 def _report(row: Row, num_rounds: int, left: float) -> None:
     log(
         INFO,
-        "round %*d/%d  accuracy %5.2f %%  drift %.3f  FA: %s  %.1f s  left %d:%02d",
+        "round %*d/%d  accuracy %s %%  drift %.3f  FA: %s  %.1f s  left %d:%02d",
         len(str(num_rounds)),
         row["round"],
         num_rounds,
-        100 * row["accuracy"],
+        f"{100 * row['accuracy']:5.2f}" if "accuracy" in row else "    -",
         row["drift"],
         ", ".join(row["selected"]) or "-",
         sum(row["seconds"].values()),

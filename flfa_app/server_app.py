@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from logging import INFO, WARNING
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,19 +17,23 @@ from torch import Tensor
 
 from flfa_app.arrays import load_arrays, to_arrays, to_tensors
 from flfa_app.checkpoint import Checkpoint, Checkpoints
-from flfa_app.config import ConfigError, RunConfig
+from flfa_app.config import RunConfig
 from flfa_app.data.images import Images, Pixels
+from flfa_app.engine import hand_out_in_order
 from flfa_app.evaluation import evaluate
 from flfa_app.federation import Federation
-from flfa_app.metrics import first_cosines
+from flfa_app.fused import FusedModel
+from flfa_app.gathering import about_nodes, gather
 from flfa_app.participation import Participation
+from flfa_app.pictures import plot_partition, plot_rounds
 from flfa_app.preflight import Prepared, prepare
 from flfa_app.recorder import Recorder
 from flfa_app.registry import ALGORITHMS
 from flfa_app.results import RunDirectory
-from flfa_app.resume import check_same_run, run_to_resume
+from flfa_app.resume import about_data, check_goes_on, run_to_resume
 from flfa_app.roster import Roster
 from flfa_app.rounds import run_rounds
+from flfa_app.task import use_threads
 from strategies import LayerSelection, ServerState
 from strategies.rules import RULES, Choice
 
@@ -40,8 +44,9 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run FLFA: everything that can be wrong is looked at before the first round."""
     started = time.monotonic()
+    hand_out_in_order(grid)
     config = RunConfig.parse(context.run_config)
-    torch.set_num_threads(config.threads_per_client)
+    use_threads(config)
     ready = prepare(config)
     before = run_to_resume(config)
     run = (
@@ -53,88 +58,110 @@ def main(grid: Grid, context: Context) -> None:
     with run.in_use():
         checkpoints = Checkpoints.of(run.path, config.keep_checkpoints)
         checkpoint = None if before is None else checkpoints.newest()
+        start = _start(grid, config, ready, run, checkpoint)
         if checkpoint is not None:
-            check_same_run(run.path, checkpoint.about["run-config"], config.as_keys())
-        data = ready.images.description.to_config()
-        roster = _roster(grid, config, data)
-        parameters = [name for name, _ in ready.model.named_parameters()]
-        strategy = _strategy(config, ready, parameters, len(roster.members))
-        about = {
-            "nodes": len(roster.members),
-            "eligible-layers": ready.eligible,
-            "candidate-layers": strategy.layers,
-            "parameters": sum(p.numel() for p in ready.model.parameters()),
-            "fab-hash": grid.run.fab_hash,
-        }
-        arrays, first_round = to_arrays(ready.model.state_dict()), 1
-        if checkpoint is not None:
-            nodes = {"nodes": len(roster.members)}
-            check_same_run(run.path, checkpoint.about, nodes, "number of nodes")
-            arrays = _take_up(checkpoint, strategy, arrays)
-            first_round = checkpoint.server_round + 1
             run.go_back_to(checkpoint.rows)
             checkpoints.forget_after(checkpoint.server_round)
             log(INFO, "Going on after round %d", checkpoint.server_round)
-        run.write_config(config, context.run_id, about)
+        run.write_config(config, context.run_id, start.about)
         if config.pictures:
-            _plot_partition(run, roster, ready.images.class_names)
+            plot_partition(run, start.roster, ready.images.class_names)
         participation = _participation(config, run)
-        recorder = Recorder(config, run, checkpoints, strategy, about, participation)
+        recorder = Recorder(config, run, checkpoints, start.about, participation)
         federation = Federation(
-            config, grid, strategy, roster, parameters, data, participation
+            config,
+            grid,
+            start.strategy,
+            start.roster,
+            start.parameters,
+            ready.images.description.to_config(),
+            participation,
         )
-        if not recorder.stopped:
-            try:
+        try:
+            arrays = start.arrays
+            if not recorder.stopped:
                 arrays = run_rounds(
                     federation,
                     arrays,
-                    first_round=first_round,
-                    evaluate=_evaluation(ready),
+                    first_round=start.first_round,
+                    evaluate=_evaluation(config, ready),
                     done=recorder.done,
                 )
-            except (RuntimeError, OSError) as problem:
-                raise RuntimeError(f"{problem}\n{recorder.how_to_go_on()}") from problem
-        run.save_model(to_tensors(arrays))
-        if recorder.best_arrays is not None:
-            best = to_tensors(recorder.best_arrays)
-            run.save_model(best, "best_model.safetensors")
-        if config.pictures:
-            _plot_rounds(run, config)
-        summary = run.write_summary(
-            {
-                "rounds-a-no-op-layer-would-have-been-chosen": _no_op_choices(
-                    config, strategy, run.rows
-                ),
-                "stopped-early": recorder.stopped,
-                "seconds": round(time.monotonic() - started, 3),
-            }
-        )
+            summary = _finish(config, run, recorder, start.strategy, arrays, started)
+        except Exception as problem:
+            # Whatever it was, what is there is not lost.
+            what = str(problem) or type(problem).__name__
+            raise RuntimeError(f"{what}\n{recorder.how_to_go_on()}") from problem
     log(INFO, "Score: %.2f %%", 100 * summary["score"])
     log(INFO, "Results: %s", run.path)
 
 
-def _roster(grid: Grid, config: RunConfig, data: dict[str, Any]) -> Roster:
-    """Wait for the nodes; see whether there are enough."""
-    roster = Roster.of(
-        grid,
-        min_nodes=config.min_available_nodes,
-        timeout=config.round_timeout,
-        data=data,
+class _Start(NamedTuple):
+    """What the first round of this process starts from."""
+
+    roster: Roster
+    strategy: LayerSelection
+    parameters: list[str]
+    arrays: ArrayRecord
+    first_round: int
+    about: dict[str, Any]
+
+
+def _start(
+    grid: Grid,
+    config: RunConfig,
+    ready: Prepared,
+    run: RunDirectory,
+    checkpoint: Checkpoint | None,
+) -> _Start:
+    """Gather the nodes, build the strategy, take up the checkpoint if there is one."""
+    data = about_data(ready.images)
+    known = None if checkpoint is None else checkpoint.about
+    if checkpoint is not None:
+        check_goes_on(run.path, checkpoint, config, data)
+    description = ready.images.description.to_config()
+    roster = gather(grid, config, description, known, run.path)
+    parameters = [name for name, _ in ready.model.named_parameters()]
+    strategy = _strategy(config, ready, parameters, len(roster.members))
+    about = {
+        **about_nodes(grid, roster),
+        "data": data,
+        "eligible-layers": ready.eligible,
+        "candidate-layers": strategy.layers,
+        "parameters": sum(p.numel() for p in ready.model.parameters()),
+        "fab-hash": grid.run.fab_hash,
+    }
+    arrays, first_round = to_arrays(ready.model.state_dict()), 1
+    if checkpoint is not None:
+        arrays = _take_up(checkpoint, strategy, arrays)
+        first_round = checkpoint.server_round + 1
+    return _Start(roster, strategy, parameters, arrays, first_round, about)
+
+
+def _finish(
+    config: RunConfig,
+    run: RunDirectory,
+    recorder: Recorder,
+    strategy: LayerSelection,
+    arrays: ArrayRecord,
+    started: float,
+) -> dict[str, Any]:
+    """Write what a complete run leaves; return its summary."""
+    run.save_model(to_tensors(arrays))
+    if recorder.best_arrays is not None:
+        best = to_tensors(recorder.best_arrays)
+        run.save_model(best, "best_model.safetensors")
+    if config.pictures:
+        plot_rounds(run, config)
+    return run.write_summary(
+        {
+            "rounds-a-no-op-layer-would-have-been-chosen": _no_op_choices(
+                config, strategy, run.rows
+            ),
+            "stopped-early": recorder.stopped,
+            "seconds": round(time.monotonic() - started, 3),
+        }
     )
-    nodes = len(roster.members)
-    if config.min_replies > nodes:
-        raise ConfigError(
-            f"min-replies is {config.min_replies}, but the federation has {nodes} "
-            "node(s); lower it, or wait for more with min-available-nodes"
-        )
-    if nodes < config.min_train_nodes:
-        log(
-            WARNING,
-            "min-train-nodes is %d, but the federation has %d node(s)",
-            config.min_train_nodes,
-            nodes,
-        )
-    return roster
 
 
 def _take_up(
@@ -165,8 +192,10 @@ def _participation(config: RunConfig, run: RunDirectory) -> Participation | None
     return Participation()
 
 
-def _evaluation(ready: Prepared) -> Callable[[ArrayRecord], dict[str, Any]]:
-    """Return what measures a model on the test images."""
+def _evaluation(
+    config: RunConfig, ready: Prepared
+) -> Callable[[ArrayRecord], dict[str, Any]]:
+    """Return what measures a model on the test images, in a thread of its own."""
     model, images, device = ready.model.to(ready.device), ready.images, ready.device
     test, test_labels = _tensors(images, images.test, images.test_labels, device)
     extra_tests = {
@@ -174,9 +203,12 @@ def _evaluation(ready: Prepared) -> Callable[[ArrayRecord], dict[str, Any]]:
         for name, test_set in images.extra_tests.items()
     }
 
+    fused = FusedModel(model, test[:1])
+
     def evaluate_arrays(arrays: ArrayRecord) -> dict[str, Any]:
+        use_threads(config)
         load_arrays(model, arrays)
-        return evaluate(model, test, test_labels, extra_tests)
+        return evaluate(fused.current(), test, test_labels, extra_tests)
 
     return evaluate_arrays
 
@@ -206,29 +238,6 @@ def _strategy(
         min_train_nodes=1,
         min_available_nodes=1,
     )
-
-
-def _plot_rounds(run: RunDirectory, config: RunConfig) -> None:
-    from flfa_app import plots
-
-    title = f"{config.dataset}, {config.model}, {config.algorithm}, flfa={config.flfa}"
-    plots.plot_progress(run.rows, run.path / "progress.png", title=title)
-    plots.plot_scores(run.rows, run.path / "scores.png", title=title)
-    if first_cosines(run.rows):
-        plots.plot_cosines(run.rows, run.path / "cosines.png", title=title)
-
-
-def _plot_partition(
-    run: RunDirectory, roster: Roster, class_names: tuple[str, ...]
-) -> None:
-    counts = [member.label_counts for member in roster.members]
-    if all(counts):
-        # Imported where it is needed: drawing is slow to import, and may be off.
-        from flfa_app import plots
-
-        title = f"Training images of the {len(counts)} clients"
-        path = run.path / "partition.png"
-        plots.plot_partition(counts, path, title=title, class_names=class_names)
 
 
 def _no_op_choices(

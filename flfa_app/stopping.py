@@ -16,12 +16,13 @@ def reason_to_stop(
     Parameters
     ----------
     rows : Sequence[Mapping[str, Any]]
-        The lines of ``metrics.jsonl`` so far.
+        The lines of ``metrics.jsonl`` so far; not every round need be evaluated.
     patience : int
         Rounds without an accuracy above all before; 0: any number.
     target_accuracy : float
         Enough when it is reached; 0: never.
     """
+    rows = [row for row in rows if "accuracy" in row]
     if not rows:
         return None
     accuracies = [row["accuracy"] for row in rows]
@@ -32,7 +33,7 @@ def reason_to_stop(
             f"{accuracies[-1]:.4f}"
         )
     best = accuracies.index(max(accuracies))
-    waited = len(accuracies) - 1 - best
+    waited = last - rows[best]["round"]
     if 0 < patience <= waited:
         return (
             f"no better accuracy than {accuracies[best]:.4f} of round "

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from clients.depthwise import fast_depthwise
 from flfa_app.config import RunConfig
 from flfa_app.data import (
     Description,
@@ -30,7 +31,11 @@ __all__ = [
     "model_of",
     "shard_of",
     "shards_of",
+    "use_threads",
 ]
+
+# As many as the process has CPUs; in a simulation Ray has told torch the client's.
+ALL_THREADS = torch.get_num_threads()
 
 
 def images_of(config: RunConfig) -> Images:
@@ -45,7 +50,7 @@ def model_of(config: RunConfig) -> nn.Module:
 
 def model_for(config: RunConfig, description: Description) -> nn.Module:
     """Build the run's model where only the description of the data is known."""
-    return build_model(
+    model = build_model(
         config.model,
         channels=description.channels,
         size=description.size,
@@ -53,6 +58,9 @@ def model_for(config: RunConfig, description: Description) -> nn.Module:
         norm=config.norm,
         seed=config.seed,
     )
+    # As the images: convolutions need not lay out weights anew in every step.
+    model = model.to(memory_format=torch.channels_last)
+    return fast_depthwise(model) if config.fast_kernels else model
 
 
 @cache
@@ -115,6 +123,11 @@ def client_seed(seed: int, server_round: int, partition_id: int) -> int:
     """Return the seed of one client in one round, whichever process serves it."""
     sequence = np.random.SeedSequence([seed, server_round, partition_id])
     return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def use_threads(config: RunConfig) -> None:
+    """Let torch use as many threads as the run config says, in the present thread."""
+    torch.set_num_threads(config.threads_per_client or ALL_THREADS)
 
 
 def device_of(config: RunConfig) -> str:

@@ -1,5 +1,6 @@
 """The server side of FLFA: Flower and NumPy, and nothing of torch."""
 
+from .averaging import OnePassFedAvg
 from .checked import CheckedReplies
 from .checks import ReplyRules, problem_of
 from .cosine import layer_cosines, local_drift
@@ -34,6 +35,7 @@ __all__ = [
     "FLFAScaffold",
     "FLFAServerMomentum",
     "LayerSelection",
+    "OnePassFedAvg",
     "ReplyRules",
     "ServerState",
     "layer_cosines",

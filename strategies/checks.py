@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from flwr.app import Array, Message
+
+from .blockwise import not_finite, squared_distance
+from .decoding import NUMPY, decoded, view_of
 
 __all__ = ["ReplyRules", "other_names", "problem_of"]
 
-NUMPY = "numpy.ndarray"
 MAGIC = b"\x93NUMPY\x01\x00"  # format 1.0, in which NumPy saves what we send
 LARGEST_WEIGHT = 2.0**53  # far below where a sum of weights would be infinite
 MOST_NAMES = 3  # that a reason names ...
@@ -140,15 +141,18 @@ def _arrays_problem(
     square = 0.0
     for name, like in sent.items():
         array = arrays[name]
-        if problem := _form_problem(array, like, (rules.dtypes or {}).get(name)):
-            return f"its array {name!r} {problem}"
-        values = array.numpy()
-        if not np.issubdtype(values.dtype, np.inexact):
+        problem = _kind_problem(array, like, (rules.dtypes or {}).get(name))
+        values = view_of(array) if problem is None else None
+        if values is None:
+            if problem := problem or _bytes_problem(array, tuple(like.shape)):
+                return f"its array {name!r} {problem}"
+            values = array.numpy()
+        if values.dtype.kind not in "fc":
             continue
-        if bad := values.size - int(np.count_nonzero(np.isfinite(values))):
+        if bad := not_finite(values):
             return f"its array {name!r} has {bad} values that are not finite"
         if rules.max_norm < math.inf and name in measured:
-            square += _squared_distance(values, like.numpy())
+            square += squared_distance(values, decoded(like))
     if not (norm := math.sqrt(square)) <= rules.max_norm:
         return (
             f"its update has the norm {norm:.4g}; it must be at most {rules.max_norm:g}"
@@ -156,12 +160,8 @@ def _arrays_problem(
     return None
 
 
-def _form_problem(array: Array, like: Array, dtype: str | None) -> str | None:
-    """Say what is wrong with an array before it is decoded.
-
-    NumPy evaluates the header of what it reads. Here it reads only what has, letter by
-    letter, a header that NumPy writes itself for an array like the one that was sent.
-    """
+def _kind_problem(array: Array, like: Array, dtype: str | None) -> str | None:
+    """Say in what an array is unlike the one that was sent, going by what it says."""
     shape = tuple(like.shape)
     if array.stype != NUMPY:
         return f"is of the kind {_short(array.stype)}, not {NUMPY!r}"
@@ -169,6 +169,15 @@ def _form_problem(array: Array, like: Array, dtype: str | None) -> str | None:
         return f"has the shape {_short(tuple(array.shape))}, not {shape}"
     if array.dtype not in (like.dtype, dtype):
         return f"is of the type {_short(array.dtype)}, not {like.dtype!r}"
+    return None
+
+
+def _bytes_problem(array: Array, shape: tuple[int, ...]) -> str | None:
+    """Say in what the bytes of an array are not what it says of itself.
+
+    NumPy evaluates the header of what it reads. Here it reads only what has, letter by
+    letter, a header that NumPy writes itself for such an array, however it is padded.
+    """
     if not array.data.startswith(MAGIC):
         found = _short(array.data[: len(MAGIC)])
         return f"begins with {found}, not with NumPy's {MAGIC!r}"
@@ -190,15 +199,6 @@ def _header(dtype: np.dtype[Any], shape: tuple[int, ...], fortran_order: bool) -
     descr = np.lib.format.dtype_to_descr(dtype)
     text = f"'descr': {descr!r}, 'fortran_order': {fortran_order}, 'shape': {shape}, "
     return f"{{{text}}}".encode("latin1")
-
-
-def _squared_distance(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> float:
-    """Return the square of the distance in double precision; inf if it has none."""
-    wide = np.result_type(one, np.float64)
-    with np.errstate(over="ignore", invalid="ignore"):
-        apart = np.subtract(one, other, dtype=wide)
-        square = float(np.vdot(apart, apart).real)
-    return square if math.isfinite(square) else math.inf
 
 
 def _finite(value: Any) -> bool:

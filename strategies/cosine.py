@@ -76,7 +76,7 @@ def local_drift(replies: Sequence[Arrays], names: Iterable[str]) -> float:
         mean = mean / len(replies)
         for i, reply in enumerate(replies):
             apart = np.ravel(reply[name] - mean)
-            squares[i] += apart @ apart
+            squares[i] += _dot(apart, apart)
     return float(np.sqrt(squares).mean())
 
 
@@ -97,7 +97,7 @@ class _Fold:
             )
         with np.errstate(invalid="ignore", over="ignore"):  # looked at just below
             update = np.ravel(np.asarray(reply, np.float64) - self.sent)
-            norm = math.sqrt(update @ update)
+            norm = math.sqrt(_dot(update, update))
         if norm > 0 and math.isfinite(norm):
             self.total += update
             self.directions += update / norm
@@ -106,11 +106,16 @@ class _Fold:
     def score(self) -> float:
         if self.count == 0:
             return math.nan
-        norm = math.sqrt(self.total @ self.total)
+        norm = math.sqrt(_dot(self.total, self.total))
         if norm == 0:
             return 0.0
-        score = float(self.directions @ self.total) / norm / self.count
+        score = _dot(self.directions, self.total) / norm / self.count
         return min(1.0, max(-1.0, score))  # rounding can leave the interval
+
+
+def _dot(one: Float64, other: Float64) -> float:
+    """Return the product; BLAS would sum in another order on other threads."""
+    return float(np.einsum("n,n->", one, other))
 
 
 def _array(arrays: Arrays, layer: str, which: str) -> npt.NDArray[Any]:

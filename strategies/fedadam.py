@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from flwr.serverapp.strategy import FedAdam
 
+from .averaging import OnePassFedAvg
 from .selection import LayerSelection
 from .state import ServerState, joined, parted
 
 __all__ = ["FLFAFedAdam"]
 
 
-class FLFAFedAdam(LayerSelection, FedAdam):
+class FLFAFedAdam(LayerSelection, FedAdam, OnePassFedAvg):
     """Flower's ``FedAdam`` with FLFA; ``rule="none"`` is Flower's own.
 
     Layers are scored relative to the weights that were sent, before the Adam step.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from .averaging import OnePassFedAvg
 from .selection import LayerSelection
 
 __all__ = ["FLFAFedAvg"]
 
 
-class FLFAFedAvg(LayerSelection):
+class FLFAFedAvg(LayerSelection, OnePassFedAvg):
     """Flower's ``FedAvg`` with FLFA; ``rule="none"`` is Flower's ``FedAvg``."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from flwr.serverapp.strategy import FedAvgM
 
+from .averaging import OnePassFedAvg
 from .selection import LayerSelection
 from .state import ServerState, joined, parted
 
 __all__ = ["FLFAFedAvgM"]
 
 
-class FLFAFedAvgM(LayerSelection, FedAvgM):
+class FLFAFedAvgM(LayerSelection, FedAvgM, OnePassFedAvg):
     """Flower's ``FedAvgM`` (heavy ball) with FLFA; ``rule="none"`` is Flower's own.
 
     Layers are scored relative to the weights that were sent, before the momentum step.

@@ -8,10 +8,11 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg
 
+from .averaging import OnePassFedAvg
+from .decoding import Decoded, encoded
 from .state import ServerState, joined, parted
 
 __all__ = ["Arrays", "FedMethod", "Reply", "uniform_mean"]
@@ -21,13 +22,16 @@ Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class Reply:
-    """What one client has sent back: its parameters and its metrics."""
+    """What one client has sent back: its parameters and its metrics.
 
-    arrays: Arrays
+    The parameters are read-only, and decoded each time they are asked for.
+    """
+
+    arrays: Mapping[str, npt.NDArray[Any]]
     metrics: Mapping[str, Any]
 
 
-class FedMethod(FedAvg):
+class FedMethod(OnePassFedAvg):
     """FedAvg with hooks for what a method does on the server.
 
     Flower's weighted mean stays as it is for everything but the parameters: buffers
@@ -79,7 +83,8 @@ class FedMethod(FedAvg):
     ) -> Arrays:
         """Return new parameters, given those sent, their mean and the replies.
 
-        Parameters that are not returned stay the mean, bit for bit.
+        Parameters that are not returned stay the mean, bit for bit. What is given is
+        read-only.
         """
         return {}
 
@@ -105,21 +110,20 @@ class FedMethod(FedAvg):
         """Average as FedAvg does, then take the method's own step."""
         replies = list(replies)
         mean, metrics = super().aggregate_train(server_round, replies)
-        if mean is None:
+        if mean is None or type(self).server_step is FedMethod.server_step:
             return mean, metrics
         good = [self._reply(message) for message in replies if not message.has_error()]
         stepped = self.server_step(self._sent, self._decoded_parameters(mean), good)
-        new = {name: Array(np.asarray(values)) for name, values in stepped.items()}
+        new = {name: encoded(values) for name, values in stepped.items()}
         return ArrayRecord({k: new.get(k, array) for k, array in mean.items()}), metrics
 
     def _reply(self, message: Message) -> Reply:
         (arrays,) = message.content.array_records.values()
         (metrics,) = message.content.metric_records.values()
-        return Reply(self._decoded_parameters(arrays), dict(metrics))
+        return Reply(Decoded(arrays, self.parameters or ()), dict(metrics))
 
     def _decoded_parameters(self, arrays: ArrayRecord) -> Arrays:
-        names = self.parameters or frozenset()
-        return {name: arrays[name].numpy() for name in arrays if name in names}
+        return dict(Decoded(arrays, self.parameters or ()))
 
 
 def uniform_mean(replies: Sequence[Reply]) -> Arrays:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from logging import INFO
 from typing import Any
 
-import numpy.typing as npt
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
@@ -19,7 +18,9 @@ from .arguments import (
     checked_names,
     checked_number,
 )
+from .averaging import OnePassFedAvg, Scoring
 from .cosine import layer_cosines, weight_of
+from .decoding import Decoded
 from .rules import RULES, Choice
 from .state import ServerState
 
@@ -136,16 +137,15 @@ class LayerSelection(FedAvg):
         """Aggregate as the base does; score the layers and choose the next ones."""
         replies = list(replies)
         # Taken before the base aggregates: some of Flower's empty the replies.
-        replied = [self._scored_arrays(r) for r in replies if not r.has_error()]
-        aggregated = super().aggregate_train(server_round, replies)
+        layers = [*self.layers, *self.observed_layers]
+        weights = list(map(weight_of, layers))
+        replied = [self._arrays_of(r, weights) for r in replies if not r.has_error()]
+        scoring = Scoring(self.__sent or {}, replied)
+        aggregated = self.__aggregated(server_round, replies, scoring)
         if replied:
             if self.__sent is None:
                 raise RuntimeError("configure_train must come before aggregate_train")
-            scores = layer_cosines(
-                _Decoded(self.__sent),
-                map(_Decoded, replied),
-                [*self.layers, *self.observed_layers],
-            )
+            scores = _all_scores(scoring, layers)
             self.scores = {layer: scores[layer] for layer in self.layers}
             self.observed_scores = {x: scores[x] for x in self.observed_layers}
             if not self.first_scores and any(map(math.isfinite, self.scores.values())):
@@ -173,8 +173,17 @@ class LayerSelection(FedAvg):
         for name in SCORES:
             setattr(self, name, _with_nan(own[name]))
 
-    def _scored_arrays(self, reply: Message) -> dict[str, Array]:
-        """Return a reply's weights of the scored layers, still encoded."""
+    def __aggregated(
+        self, server_round: int, replies: list[Message], scoring: Scoring
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Aggregate as the base does, which may score the layers on the way."""
+        if not isinstance(self, OnePassFedAvg):
+            return super().aggregate_train(server_round, replies)
+        with self.answering(scoring):
+            return super().aggregate_train(server_round, replies)
+
+    def _arrays_of(self, reply: Message, names: Iterable[str]) -> dict[str, Array]:
+        """Return those of a reply's arrays that have these names, still encoded."""
         records = reply.content.array_records
         if self.arrayrecord_key in records:
             record = records[self.arrayrecord_key]
@@ -183,8 +192,7 @@ class LayerSelection(FedAvg):
         else:
             # The base decides whether such a reply is an error; it has no update.
             record = ArrayRecord()
-        wanted = map(weight_of, [*self.layers, *self.observed_layers])
-        return {name: record[name] for name in wanted if name in record}
+        return {name: record[name] for name in names if name in record}
 
     def _select(self, server_round: int) -> list[str]:
         choice = Choice(
@@ -206,20 +214,13 @@ class LayerSelection(FedAvg):
             )
 
 
-class _Decoded(Mapping[str, npt.NDArray[Any]]):
-    """Flower's arrays as NumPy's, each decoded when it is asked for."""
-
-    def __init__(self, arrays: Mapping[str, Array]) -> None:
-        self._arrays = arrays
-
-    def __getitem__(self, name: str) -> npt.NDArray[Any]:
-        return self._arrays[name].numpy()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._arrays)
-
-    def __len__(self) -> int:
-        return len(self._arrays)
+def _all_scores(scoring: Scoring, layers: Sequence[str]) -> dict[str, float]:
+    """Return the scores of the layers; compute those that the base has not."""
+    known = scoring.scores
+    scores = {x: known[weight_of(x)] for x in layers if weight_of(x) in known}
+    missing = [layer for layer in layers if layer not in scores]
+    replied = map(Decoded, scoring.replied)
+    return scores | layer_cosines(Decoded(scoring.sent), replied, missing)
 
 
 def _without_nan(scores: Mapping[str, float]) -> dict[str, float | None]:

@@ -129,7 +129,9 @@ def _saved(path: Path, description: Description) -> tuple[NDArray[Any], NDArray[
         # The same classes in another order, or some of them only.
         names = _known_classes(list(split.class_names), description, path)
         places = np.array([description.class_names.index(name) for name in names])
-        return split.images, places[split.labels]
+        # Before they are looked up: -1, a missing label, would be the last class.
+        own = checked_labels(split.labels, len(split.images), len(names), "labels")
+        return split.images, places[own]
 
 
 def _known_classes(

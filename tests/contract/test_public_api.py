@@ -33,6 +33,7 @@ PUBLIC = {
         "aligned_layers",
         "effective_layers",
         "eligible_layers",
+        "fast_depthwise",
         "feedback_alignment",
     },
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -12,8 +14,10 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
 
-from flfa_app import rounds
+from flfa_app import launch, rounds
 from flfa_app.checkpoint import Checkpoint, CheckpointError, Checkpoints, write_file
+from flfa_app.results import RunDirectory
+from flfa_app.superlink import Outcome
 from tests.federation import metrics, run_app
 
 KEYS = {"pictures": False, "num-server-rounds": 5}
@@ -52,6 +56,54 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(
     assert metrics(run) == metrics(whole)
     model = (whole / "model.safetensors").read_bytes()
     assert (run / "model.safetensors").read_bytes() == model
+
+
+def fill(disk: Path) -> None:
+    """Leave no room on a disk for a single block."""
+    with pytest.raises(OSError, match="No space left"):
+        (disk / "x").write_bytes(bytes(10**6))
+
+
+def test_a_line_that_does_not_fit_leaves_no_half(small_disk: Path) -> None:
+    """What is left of the last block is filled before the disk says no."""
+    run = RunDirectory(small_disk, "cnn")
+    run.add_round({"round": 1})
+    before = (small_disk / "metrics.jsonl").read_bytes()
+    fill(small_disk)
+    for scores in ({f"layer{i}": 0.5 for i in range(n)} for n in (400, 2000)):
+        assert len(json.dumps(scores)) > 4096
+        with pytest.raises(OSError, match="No space left"):
+            run.add_round({"round": 2, "scores": scores})
+        assert (small_disk / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_disk_without_room_for_the_log_does_not_hide_the_checkpoint(
+    small_disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What ``make run`` says, and that it leaves no half of a log."""
+    why = "No space left on device\nThe last good checkpoint is round-000002.json"
+
+    class FailedRun:
+        def run(self, **keys: Any) -> Outcome:
+            for i in range(1000):
+                keys["show"](f"DEBUG : line {i} of what Flower has logged")
+            return Outcome(completed=False, details=why, results=None)
+
+    fill(small_disk)
+    before = [*small_disk.iterdir()]
+    options = argparse.Namespace(
+        nodes=2, workers=1, gpus_per_client=0.0, output_dir=small_disk, verbose=False
+    )
+
+    def command() -> None:
+        launch.launch(FailedRun(), options, {})  # type: ignore[arg-type]
+
+    assert launch.reporting_errors(command) == 1
+    told = capsys.readouterr().err
+    assert f"the run has failed: {why}" in told
+    log = small_disk / "failed-run.log"
+    assert f"could not be written to {log} (No space left on device)" in told
+    assert [*small_disk.iterdir()] == before
 
 
 def test_a_file_that_cannot_be_written_leaves_the_old_one(

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from flfa_app.checkpoint import CheckpointError
+from flfa_app import evaluation
+from flfa_app.checkpoint import CheckpointError, Checkpoints
 from flfa_app.config import ConfigError
 from flfa_app.registry import ALGORITHMS
 from tests.federation import metrics, run_app
@@ -155,7 +156,7 @@ def test_another_model_or_method_is_refused_with_both_values(tmp_path: Path) -> 
 
 def test_another_number_of_nodes_is_refused(tmp_path: Path) -> None:
     stopped = cut_off(tmp_path, BATCH, in_round=3, nodes=4)
-    with pytest.raises(ConfigError, match="nodes was 4 and is 5"):
+    with pytest.raises(ConfigError, match=r"num-partitions was \[4\] and is \[5\]"):
         run_app(tmp_path, BATCH | {"resume": str(stopped)}, nodes=5)
 
 
@@ -220,3 +221,129 @@ def test_the_last_ones_and_the_best_are_kept(tmp_path: Path) -> None:
     assert kept == sorted({f"round-{r:06d}" for r in (best, 5, 6)})
     summary = json.loads((run / "summary.json").read_text())
     assert summary["best-round"] == best
+
+
+def with_accuracies(monkeypatch: pytest.MonkeyPatch, planned: list[float]) -> None:
+    """Let the evaluations find these accuracies, one after the other."""
+    left = iter(planned)
+    monkeypatch.setattr(evaluation, "accuracy", lambda logits, labels: next(left))
+
+
+@pytest.mark.parametrize(("last", "best"), [(0.4, 3), (0.5, 3), (0.6, 4)])
+@pytest.mark.parametrize("harm", ["changed", "missing"])
+def test_a_best_model_that_is_lost_is_told_and_the_best_that_is_left_kept(
+    harm: str,
+    last: float,
+    best: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Of rounds 1 to 4 there are checkpoints of 1 (the best), 3 and 4.
+
+    Without round 1 that is the better of 3 and 4, the first if they are alike; not 2,
+    which was better than 3, but of which there has been no checkpoint since round 4.
+    """
+    planned = [0.9, 0.55, 0.5, last]
+    keys = BATCH | {"keep-checkpoints": 2}
+    with_accuracies(monkeypatch, [*planned, 0.1])
+    stopped = cut_off(tmp_path / "a", keys | {"num-server-rounds": 5}, in_round=5)
+    damaged = stopped / "checkpoints" / "round-000001.safetensors"
+    if harm == "missing":
+        damaged.unlink()
+    else:
+        content = damaged.read_bytes()
+        damaged.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    caplog.clear()
+    resumed(stopped, keys | {"num-server-rounds": 5})
+    warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert [str(damaged.with_suffix("")) in text for text in warnings] == [True, False]
+    assert "the model of round 1 is lost" in warnings[0]
+    assert f"the best model that is left is that of round {best}" in warnings[1]
+    summary = json.loads((stopped / "summary.json").read_text())
+    assert summary["best-round"] == best
+    assert summary["best-accuracy"] == planned[best - 1]
+    # The model after a round is the last one of a run that ends with it.
+    with_accuracies(monkeypatch, planned)
+    shorter = run_app(tmp_path / "b", keys | {"num-server-rounds": best})
+    kept = (stopped / "best_model.safetensors").read_bytes()
+    assert kept == (shorter / "model.safetensors").read_bytes()
+    assert [row["accuracy"] for row in metrics(stopped)] == [*planned, 0.1]
+
+
+def test_a_best_model_that_is_there_is_nothing_to_warn_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with_accuracies(monkeypatch, [0.9, 0.2, 0.3, 0.4])
+    keys = BATCH | {"num-server-rounds": 4, "keep-checkpoints": 1}
+    stopped = cut_off(tmp_path, keys, in_round=4)
+    caplog.clear()
+    resumed(stopped, keys)
+    assert "WARNING" not in caplog.text
+    assert json.loads((stopped / "summary.json").read_text())["best-round"] == 1
+
+
+def states(folder: Path) -> dict[int, list[int]]:
+    """The rounds of the states on disk, by partition."""
+    (run,) = folder.iterdir()
+    return {
+        int(place.name.removeprefix("partition-")): sorted(
+            int(file.stem.removeprefix("round-")) for file in place.iterdir()
+        )
+        for place in run.iterdir()
+    }
+
+
+@pytest.mark.parametrize("algorithm", STATEFUL)
+def test_without_checkpoints_only_the_last_states_are_kept(
+    algorithm: str, tmp_path: Path
+) -> None:
+    """Nobody can go back: a client needs the last state, and has just made another."""
+    keys = BATCH | {
+        "algorithm": algorithm,
+        "num-server-rounds": 7,
+        "checkpoint-every": 0,
+        "state-dir": str(tmp_path / "states"),
+    }
+    rows = metrics(run_app(tmp_path / "run", keys))
+    took_part: dict[int, list[int]] = {}
+    for row in rows:
+        for partition in row["participants"]:
+            took_part.setdefault(partition, []).append(row["round"])
+    assert max(map(len, took_part.values())) > 2
+    expected = {partition: rounds[-2:] for partition, rounds in took_part.items()}
+    assert states(tmp_path / "states") == expected
+
+
+def test_files_that_are_named_nearly_like_checkpoints_are_left_alone(
+    tmp_path: Path,
+) -> None:
+    """A copy that somebody has made, of a checkpoint or of a client's state."""
+    keys = BATCH | {"algorithm": "moon", "state-dir": str(tmp_path / "states")}
+    stopped = cut_off(tmp_path / "runs", keys, in_round=3)
+    folders = [stopped / "checkpoints", *(tmp_path / "states").glob("*/*")]
+    assert len(folders) > 2
+    names = ("round-000002 (copy)", "round-2", "round-0000002", "round-x", "round-")
+    copies = [
+        folder / f"{name}{suffix}"
+        for folder in folders
+        for name in names
+        for suffix in (".json", ".safetensors")
+    ]
+    for copy in copies:
+        copy.write_text("not ours")
+    assert Checkpoints.of(stopped).rounds() == [1, 2]
+    auto = keys | {"resume": "auto"}
+    assert run_app(stopped.parent, auto, new_folder=False) == stopped
+    for copy in copies:
+        assert copy.read_text() == "not ours"
+        copy.unlink()
+    whole = run_app(tmp_path / "whole", keys | {"state-dir": str(tmp_path / "other")})
+    assert_same(whole, stopped)
+
+
+def test_a_checkpoint_after_a_million_rounds_is_found(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    for number in (999_999, 1_000_000, 12_345_678):
+        checkpoints.path(number).write_text("{}")
+    assert checkpoints.rounds() == [999_999, 1_000_000, 12_345_678]

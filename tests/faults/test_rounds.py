@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Error, Message
+from httpx import ConnectError
 from safetensors.numpy import load_file
 
 from flfa_app.config import ConfigError
 from flfa_app.data import load_images
-from flfa_app.exchange import NO_ANSWER, exchange
+from flfa_app.exchange import exchange
+from flfa_app.post import NO_ANSWER, replies_to
 from flfa_app.roster import Member, Roster
 from tests.federation import InProcessGrid, default_keys, metrics, run_app
 from tests.unit.strategies.fakes import FakeGrid, answer
@@ -60,6 +62,10 @@ def test_too_few_and_the_round_is_repeated_with_others(
     assert rows[1]["failed"] == []
     assert "none of 2 clients has sent a good update, min-replies is 2" in caplog.text
     assert "trying again with others" in caplog.text
+    assert rows[1]["failed-before"] == sorted(first)
+    assert rows[0]["failed-before"] == rows[2]["failed-before"] == []
+    # Four clients were asked, the model was sent to all of them.
+    assert rows[1]["bytes-sent"] == 2 * undisturbed[1]["bytes-sent"]
     # Who is drawn later has nothing to do with it.
     assert rows[2]["participants"] == undisturbed[2]["participants"]
 
@@ -93,6 +99,12 @@ def test_more_replies_than_nodes_cannot_be_had(tmp_path: Path) -> None:
         run_app(tmp_path, PLAIN | {"min-replies": 5})
 
 
+def test_more_replies_than_participants_cannot_be_had(tmp_path: Path) -> None:
+    keys = PLAIN | {"min-replies": 3, "fraction-train": 0.5}
+    with pytest.raises(ConfigError, match="only 2 of 4 nodes take part in a round"):
+        run_app(tmp_path, keys)
+
+
 def test_over_selection_changes_nothing_while_nobody_fails(tmp_path: Path) -> None:
     """The spare ones are asked and not needed; the model is the same, bit for bit."""
     plain = run_app(tmp_path / "plain", PLAIN | {"fraction-train": 0.5}, nodes=8)
@@ -124,16 +136,22 @@ def members(number: int) -> list[Member]:
 
 
 class SlowGrid(FakeGrid):
-    """Nodes that answer at the look of their number; ``None``: never."""
+    """Nodes that answer at the look of their number; ``None``: never.
+
+    What was fetched is gone, as it is from a SuperLink.
+    """
 
     def __init__(self, looks: list[int | None]) -> None:
         super().__init__(len(looks), client=lambda message: answer({"x": [1.0]}))
         self.looks = looks
         self.look = 0
+        self.seen: set[str] = set()
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        self.look += 1
         wanted = set(message_ids)
+        if wanted & self.seen or self.look == 0:
+            self.look, self.seen = self.look + 1, set()
+        self.seen |= wanted
         ready = [
             message
             for message in self.pushed
@@ -196,16 +214,16 @@ def test_nobody_waits_for_an_answer_that_cannot_count() -> None:
     assert answers.problems == {}  # the third is not late: it is not needed
 
 
-def test_an_answer_that_flower_cannot_read_is_a_bad_one() -> None:
-    """And holds up nobody: Flower's grid raises for all that came with it."""
+@pytest.mark.parametrize("kind", [ValueError, IndexError, AssertionError])
+def test_an_answer_that_flower_cannot_read_is_a_bad_one(kind: type[Exception]) -> None:
+    """And harms nobody: what was fetched with it would be gone, too."""
 
     class Broken(SlowGrid):
         def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-            wanted = set(message_ids)
-            bad = [m for m in self.pushed if m.metadata.dst_node_id == 2]
-            if any(m.metadata.message_id in wanted for m in bad):
-                raise ValueError("not the bytes of an object")
-            return super().pull_messages(message_ids)
+            replies = list(super().pull_messages(message_ids))
+            if any(reply.metadata.src_node_id == 2 for reply in replies):
+                raise kind("not the bytes of an object")
+            return replies
 
     everyone = members(3)
     messages = {
@@ -221,7 +239,37 @@ def test_an_answer_that_flower_cannot_read_is_a_bad_one() -> None:
         timeout=60.0,
     )
     assert [*answers.counted] == [0, 2]
-    assert answers.problems == {1: "Flower cannot read its answer (ValueError)"}
+    reason = f"Flower cannot read its answer ({kind.__name__})"
+    assert answers.problems == {1: reason}
+
+
+def test_a_connection_that_fails_is_nobodys_bad_answer() -> None:
+    class Cut(SlowGrid):
+        def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+            raise ConnectError("no route to host")
+
+    (member,) = members(1)
+    message = Message(answer({"x": [0.0]}), member.node_id, "train")
+    with pytest.raises(ConnectError):
+        list(replies_to(Cut([1]), [message], timeout=1.0))
+
+
+def test_an_answer_that_breaks_the_check_is_a_bad_one() -> None:
+    def check(member: Member, reply: Message) -> str | None:
+        if member.partition_id == 0:
+            raise KeyError("surprise")
+        return None
+
+    everyone = members(2)
+    messages = {
+        m.partition_id: Message(answer({"x": [0.0]}), m.node_id, "train")
+        for m in everyone
+    }
+    answers = exchange(
+        SlowGrid([1, 1]), messages, everyone, wanted=2, check=check, timeout=60.0
+    )
+    assert [*answers.counted] == [1]
+    assert answers.problems == {0: "it cannot be checked (KeyError: 'surprise')"}
 
 
 def test_a_straggler_is_left_out_at_the_deadline() -> None:

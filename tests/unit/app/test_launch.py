@@ -7,7 +7,7 @@ import pytest
 from flfa_app import compare, launch
 from flfa_app.config import ConfigError
 from flfa_app.launch import read_overrides
-from flfa_app.superlink import absolute_paths
+from flfa_app.superlink import Outcome, absolute_paths
 from tests.federation import ROOT
 
 
@@ -148,6 +148,50 @@ def test_where_the_results_go(option: Path | None, key: str, expected: Path) -> 
     with pytest.raises(RuntimeError, match="enough"):
         launch.launch(superlink, options, {"output-dir": key})  # type: ignore[arg-type]
     assert superlink.output_dir == expected
+
+
+class FailedRun:
+    """A SuperLink whose runs fail as one does on a full disk."""
+
+    why = "finished:failed No space left\nThe last good checkpoint is /x/round-2.json"
+
+    def run(self, **keys: object) -> Outcome:
+        keys["show"]("the last words")  # type: ignore[operator]
+        return Outcome(completed=False, details=self.why, results=None)
+
+
+def failure_in(folder: Path) -> str:
+    """What ``make run`` tells of a failed run."""
+    options = launch.argparse.Namespace(
+        nodes=2, workers=1, gpus_per_client=0.0, output_dir=folder, verbose=False
+    )
+    with pytest.raises(RuntimeError) as failed:
+        launch.launch(FailedRun(), options, {})  # type: ignore[arg-type]
+    assert f"the run has failed: {FailedRun.why}\n" in str(failed.value)
+    return str(failed.value)
+
+
+def test_a_failed_run_leaves_its_log(tmp_path: Path) -> None:
+    told = failure_in(tmp_path / "new")
+    assert f"Everything Flower logged: {tmp_path}/new/failed-run.log" in told
+    assert (tmp_path / "new" / "failed-run.log").read_text() == "the last words"
+
+
+def test_a_log_that_cannot_be_written_hides_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    told = failure_in(tmp_path / "file" / "x")
+    file = tmp_path / "file" / "x" / "failed-run.log"
+    assert f"could not be written to {file} (Not a directory)" in told
+
+
+def test_an_error_of_the_system_is_a_message_and_exit_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "is not there"
+    assert launch.reporting_errors(file.unlink) == 1
+    printed = capsys.readouterr().err
+    assert f"No such file or directory: '{file}'" in printed
+    assert "Traceback" not in printed
 
 
 def test_paths_are_relative_to_the_caller(

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import json
 import math
+import resource
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +101,56 @@ def test_a_line_is_on_disk_at_once_and_is_json(tmp_path: Path) -> None:
     run.add_round({"round": 1, "drift": math.nan, "scores": {"fc": math.inf}})
     line = (run.path / "metrics.jsonl").read_text()
     assert json.loads(line) == {"round": 1, "drift": None, "scores": {"fc": None}}
+
+
+@contextmanager
+def files_no_longer_than(size: int) -> Iterator[None]:
+    """Nothing can be written beyond it: as on a full disk, and without being root."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("before", [0, 1])
+@pytest.mark.parametrize("layers", [1, 2000])
+def test_a_line_is_written_whole_or_not_at_all(
+    before: int, layers: int, tmp_path: Path
+) -> None:
+    """Both short lines and those that are longer than Python's buffer of 8 KiB."""
+    run = run_in(tmp_path)
+    for _ in range(before):
+        run.add_round(row(0.5))
+    metrics = run.path / "metrics.jsonl"
+    content = metrics.read_bytes() if before else b""
+    new = row(0.75) | {"round": 2, "scores": {f"layer{i}": 0.5 for i in range(layers)}}
+    length = len(json.dumps(new))
+    assert (length > 8192) == (layers == 2000)
+    with (
+        files_no_longer_than(len(content) + length // 2),
+        pytest.raises(OSError, match="File too large"),
+    ):
+        run.add_round(new)
+    assert metrics.read_bytes() == content
+    assert len(run.rows) == before
+    run.add_round(new)  # there is room again
+    lines = metrics.read_text().splitlines()
+    assert [json.loads(line)["round"] for line in lines] == [1, 2][1 - before :]
+
+
+def test_the_best_round_is_one_whose_model_is_there(tmp_path: Path) -> None:
+    """The first of those with the highest accuracy: of 2, 4 and 5 round 4."""
+    run = run_in(tmp_path)
+    assert run.best_round == 0
+    for i, accuracy in enumerate([0.9, 0.5, 0.8, 0.7, 0.7], start=1):
+        run.add_round(row(accuracy) | {"round": i})
+    assert run.best_round == 1
+    run.lost_models |= {1, 3}
+    assert run.best_round == 4
+    summary = run.write_summary({})
+    assert (summary["best-round"], summary["best-accuracy"]) == (4, 0.7)
 
 
 def test_an_output_dir_that_cannot_be_written_is_named(tmp_path: Path) -> None:

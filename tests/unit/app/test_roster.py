@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -116,13 +116,12 @@ def test_too_few_nodes_are_waited_for_and_then_named() -> None:
 
 def test_a_node_that_does_not_answer_is_noticed() -> None:
     class Deaf(InProcessGrid):
-        def send_and_receive(
-            self, messages: Any, *, timeout: Any = None
-        ) -> list[Message]:
-            return list(super().send_and_receive(messages, timeout=timeout))[1:]
+        def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+            replies = super().pull_messages(message_ids)
+            return [r for r in replies if r.metadata.src_node_id != self.nodes[0]]
 
     with pytest.raises(RuntimeError, match="1 of 3 nodes have not answered"):
-        Roster.of(Deaf(3, default_keys()), min_nodes=2, timeout=5, data=DATA)
+        Roster.of(Deaf(3, default_keys()), min_nodes=2, timeout=0.5, data=DATA)
 
 
 def test_a_strategy_sees_the_participants_only() -> None:
@@ -149,7 +148,7 @@ def test_an_answer_that_is_none_is_named(wrong: dict[str, Any]) -> None:
 
     from tests.unit.strategies.fakes import FakeGrid
 
-    told = {"partition-id": 0, "num-examples": 5} | wrong
+    told = {"partition-id": 0, "num-examples": 5, "num-partitions": 1} | wrong
     metrics = MetricRecord({k: v for k, v in told.items() if v is not None})
     grid = FakeGrid(1, client=lambda message: RecordDict({"metrics": metrics}))
     with pytest.raises(RuntimeError, match="1 of 1 nodes cannot take part: its answer"):

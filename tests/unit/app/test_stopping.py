@@ -37,3 +37,14 @@ def test_the_reason_names_key_and_value() -> None:
     assert reason == "no better accuracy than 0.3000 of round 1 in 2 rounds (patience)"
     reason = reason_to_stop(rows(0.3), patience=0, target_accuracy=0.25)
     assert reason == "round 1 has reached target-accuracy, 0.25: 0.3000"
+
+
+def test_rounds_without_an_evaluation_count_for_patience() -> None:
+    """Round 2 is the best; round 6, the next evaluation, is four rounds later."""
+    some: list[dict[str, float]] = [{"round": i} for i in range(1, 7)]
+    some[1]["accuracy"], some[5]["accuracy"] = 0.5, 0.4
+    assert reason_to_stop(some[:5], patience=3, target_accuracy=0.0) is None
+    reason = reason_to_stop(some, patience=4, target_accuracy=0.0)
+    assert reason == "no better accuracy than 0.5000 of round 2 in 4 rounds (patience)"
+    assert reason_to_stop(some, patience=5, target_accuracy=0.0) is None
+    assert reason_to_stop(some[:1], patience=1, target_accuracy=0.1) is None

@@ -5,7 +5,15 @@ import re
 
 import numpy as np
 import pytest
-from flwr.app import Array, ConfigRecord, Error, Message, MessageType, RecordDict
+from flwr.app import (
+    Array,
+    ConfigRecord,
+    Error,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.exception import InconsistentMessageReplies
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM
@@ -366,6 +374,174 @@ def test_a_metric_the_method_divides_by(length):
     want = run(FLFAScaffold(**own), spoilt(bad, client, fail=True))
     assert got[:2] == want[:2]
     assert sorted(strategy.rejected) == [1, 2]
+
+
+ADAPTIVE = {"noise_multiplier": 0.2, "clipped_count_stddev": 1.0}
+WRAPPERS = {
+    "ServerSideAdaptiveClipping": {**ADAPTIVE, "initial_clipping_norm": 2.0},
+    "ClientSideAdaptiveClipping": {**ADAPTIVE, "initial_clipping_norm": 2.0},
+    "ServerSideFixedClipping": {"noise_multiplier": 0.5, "clipping_norm": 2.0},
+    "ClientSideFixedClipping": {"noise_multiplier": 0.5, "clipping_norm": 2.0},
+}
+
+
+def with_norm_bit(message):
+    """What a client says that has clipped by itself."""
+    content = noisy_client(message)
+    if message.metadata.message_type == MessageType.TRAIN:
+        content["metrics"]["norm_bit"] = 1
+    return content
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_where_none_is_good_a_wrapper_goes_on(name):
+    """Those that adapt divide by the number of replies, and would end the run."""
+    base = getattr(flower, f"DifferentialPrivacy{name}")
+    strategy = type("Mine", (CheckedReplies, base), {})(
+        strategy=FedAvg(), num_sampled_clients=NODES, **WRAPPERS[name]
+    )
+    all_of = {(2, node): SPOILED["nan"][0] for node in range(1, 6)}
+    history, metrics, _ = run(strategy, spoilt(all_of, with_norm_bit), rounds=3)
+    assert history[1] == history[2]
+    assert len({str(entry) for entry in history}) == 3
+    assert set(metrics) == {1, 3}
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_where_none_is_left_the_base_is_not_asked(kind, caplog):
+    """And what had failed is logged all the same."""
+
+    class NotAsked(FedAvg):
+        def aggregate_train(self, server_round, replies):
+            raise AssertionError
+
+        def aggregate_evaluate(self, server_round, replies):
+            raise AssertionError
+
+    strategy = type("Mine", (CheckedReplies, NotAsked), {})()
+    grid = FakeGrid(2, lambda message: Error(code=2, reason="the battery is empty"))
+    configure = getattr(strategy, f"configure_{kind}")
+    messages = configure(3, weights(), ConfigRecord(), grid)
+    with caplog.at_level("INFO", "flwr"):
+        got = getattr(strategy, f"aggregate_{kind}")(3, grid.send_and_receive(messages))
+    assert got == ((None, None) if kind == "train" else None)
+    for node in (1, 2):
+        assert f"round 3: node {node} has failed: the battery is empty" in caplog.text
+
+
+def two_records(content):
+    content["more"] = MetricRecord({"num-examples": 1})
+
+
+BAD_EVALUATIONS = {
+    "no record": (lambda content: content.pop("metrics"), "metric records are none"),
+    "two records": (two_records, "metric records are '.*', '.*'; it must have one"),
+    "nan": (metric(eval_loss=math.nan), "'eval-loss' is nan; it must be finite"),
+    "list": (metric(eval_loss=[0.5, math.inf]), r"'eval-loss' is \[0.5, inf\]"),
+    "no weight": (lambda c: c["metrics"].pop("num-examples"), "no metric 'num-ex"),
+    "weight 0": (metric(num_examples=0), "'num-examples' is 0; it must be above 0"),
+    "negative": (metric(num_examples=-3), "'num-examples' is -3; it must be above 0"),
+    "weights": (metric(num_examples=[1]), "must be a finite number"),
+    "heavy": (metric(num_examples=101), "must be at most 100"),
+    "metric": (metric(more=1), "unlike most replies, .*'more' not asked for"),
+    "no metric": (lambda c: c["metrics"].pop("eval-loss"), "'eval-loss' missing"),
+    "lengths": (metric(eval_loss=[0.5]), r"'eval-loss\[1\]' not asked for"),
+    "name": (rename("metrics", "figures"), "unlike most replies, .*'figures'"),
+}
+
+
+def evaluating(bad, *, fail=False):
+    """Clients that spoil what they have evaluated as ``bad`` says, or fail instead."""
+
+    def answer(message):
+        content = noisy_client(message)
+        place = message.content["config"]["server-round"], message.metadata.dst_node_id
+        is_evaluation = message.metadata.message_type == MessageType.EVALUATE
+        if is_evaluation and (how := bad.get(place)):
+            if fail:
+                return Error(code=2, reason="planned")
+            how(content)
+        return content
+
+    return answer
+
+
+def evaluations(strategy, client):
+    result, _ = start(strategy, FakeGrid(NODES, client), weights(), 2)
+    return {k: dict(v) for k, v in result.evaluate_metrics_clientapp.items()}
+
+
+@pytest.mark.parametrize("kind", BAD_EVALUATIONS)
+def test_a_bad_evaluation_is_as_if_it_had_failed(kind, caplog):
+    how, reason = BAD_EVALUATIONS[kind]
+    bad = {(1, 5): how, (2, 2): how}
+    strategy = build("FLFA", CheckedReplies, max_examples=100)
+    with caplog.at_level("WARNING", "flwr"):
+        got = evaluations(strategy, evaluating(bad))
+    assert got == evaluations(build("FLFA"), evaluating(bad, fail=True))
+    assert set(got) == {1, 2}
+    assert re.search(reason, strategy.rejected_evaluations.pop(2))
+    assert strategy.rejected_evaluations == strategy.rejected == {}
+    for server_round, node in bad:
+        told = f"round {server_round}: the evaluation of node {node} does not count: "
+        assert re.search(told + ".*" + reason, caplog.text)
+
+
+@pytest.mark.parametrize("kind", ["no record", "metric", "no weight", "name"])
+def test_without_it_one_evaluation_ends_the_run(kind):
+    with pytest.raises(InconsistentMessageReplies):
+        evaluations(FedAvg(), evaluating({(2, 2): BAD_EVALUATIONS[kind][0]}))
+
+
+@ALL
+def test_good_evaluations_are_the_bases_bit_for_bit(name):
+    strategy = build(name, CheckedReplies)
+    assert evaluations(strategy, noisy_client) == evaluations(build(name), noisy_client)
+    assert strategy.rejected_evaluations == {}
+
+
+def test_lists_of_evaluations_are_flowers_to_average():
+    def client(message):
+        content = noisy_client(message)
+        if message.metadata.message_type == MessageType.EVALUATE:
+            content["metrics"]["counts"] = [1, message.metadata.dst_node_id]
+        return content
+
+    got = evaluations(build("FedAvg", CheckedReplies), client)
+    assert got == evaluations(FedAvg(), client)
+    assert len(got[1]["counts"]) == 2
+
+
+def test_where_no_evaluation_is_good_there_is_none():
+    all_of = {(1, node): metric(eval_loss=math.nan) for node in range(1, 6)}
+    strategy = build("FedAvg", CheckedReplies)
+    got = evaluations(strategy, evaluating(all_of))
+    want = evaluations(FedAvg(), noisy_client)
+    assert got == {2: want[2]}
+
+
+def test_arrays_beside_an_evaluation_are_nobodys_business():
+    """Nothing reads them, whatever they are."""
+
+    def with_arrays(content):
+        content["mine"] = record({"x": [math.nan]})
+
+    strategy = build("FedAvg", CheckedReplies)
+    got = evaluations(strategy, evaluating({(1, 1): with_arrays}))
+    assert got == evaluations(FedAvg(), noisy_client)
+
+
+def test_a_wrapper_evaluates_with_the_strategy_inside():
+    base = flower.DifferentialPrivacyServerSideFixedClipping
+    strategy = type("Mine", (CheckedReplies, base), {})(
+        strategy=FedAvg(),
+        noise_multiplier=0.5,
+        clipping_norm=2.0,
+        num_sampled_clients=5,
+    )
+    bad = {(2, 4): metric(num_examples=-1)}
+    got = evaluations(strategy, evaluating(bad))
+    assert got == evaluations(FedAvg(), evaluating(bad, fail=True))
 
 
 def test_alone_it_aggregates_nothing():

@@ -45,6 +45,16 @@ def test_a_saved_folder_with_classes_in_another_order(
     assert labels.tolist() == [2, 0, 0, 2]
 
 
+def test_a_missing_label_is_no_class(tmp_path: Path) -> None:
+    """-1 is what ``datasets`` has for an image without a label."""
+    pictures = [Image.fromarray(x) for x in DATA["train_images"][:2]]
+    table = Dataset.from_dict({"image": pictures, "label": [0, -1]})
+    table = table.cast_column("label", ClassLabel(names=["owl", "cat"]))
+    table.save_to_disk(tmp_path / "mine")
+    with pytest.raises(ValueError, match=r"labels are from -1 to 0; with 2 classes"):
+        load_own_images(str(tmp_path / "mine"), RUN)
+
+
 @pytest.mark.parametrize("inner", ["", "train/"])
 def test_an_image_folder_has_some_of_the_classes(tmp_path: Path, inner: str) -> None:
     photographs(

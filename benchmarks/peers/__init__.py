@@ -1,0 +1,1 @@
+"""Our training and the same training written on other tools, in turn."""

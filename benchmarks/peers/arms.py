@@ -1,0 +1,88 @@
+"""The arms: each trains the work in processes of its own, from start to end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.peers.work import CLIENTS, WORKERS, Work
+from flfa_app.launch import PROJECT
+from flfa_app.superlink import Outcome, local_superlink
+
+__all__ = ["Arm", "Trained", "ours", "pfl", "quickstart"]
+
+_HERE = Path(__file__).parent
+_QUICKSTART = _HERE / "quickstart"
+
+
+class Trained(NamedTuple):
+    """The seconds of each round, and the weights after the last."""
+
+    seconds: list[float]
+    weights: Path
+
+
+Arm = Callable[[Work, Path], Trained]
+
+
+def ours(work: Work, folder: Path, flfa: str = "none") -> Trained:
+    """Train with our app."""
+    outcome = _flower(PROJECT, {**work.keys, "flfa": flfa}, folder)
+    assert outcome.results is not None
+    lines = (outcome.results / "metrics.jsonl").read_text().splitlines()
+    seconds = [json.loads(line)["seconds"] for line in lines]
+    return Trained(
+        [one["train"] + one["aggregate"] for one in seconds],
+        outcome.results / "model.safetensors",
+    )
+
+
+def quickstart(work: Work, folder: Path) -> Trained:
+    """Train with Flower's FedAvg, as its quickstart does."""
+    _flower(_QUICKSTART, {"work-dir": str(work.folder)}, folder)
+    return _trained(folder)
+
+
+def pfl(work: Work, folder: Path, python: Path) -> Trained:
+    """Train with pfl, in the environment of this Python."""
+    command = [str(python), "-m", "torch.distributed.run", "--standalone"]
+    command += [f"--nproc-per-node={WORKERS}", str(_HERE / "pfl_training.py")]
+    command += ["--work-dir", str(work.folder), "--output-dir", str(folder)]
+    done = subprocess.run(
+        command,
+        # The models and the reading of the work are the other peer's.
+        env={**os.environ, "PYTHONPATH": str(_QUICKSTART)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"the training on pfl has failed:\n{done.stdout}")
+    return _trained(folder)
+
+
+def _flower(app: Path, keys: dict[str, Any], folder: Path) -> Outcome:
+    log: list[str] = []
+    # Started for each run, so that nothing of one arm is there while another trains.
+    with local_superlink(app) as superlink:
+        outcome = superlink.run(
+            run_config=keys,
+            nodes=CLIENTS,
+            workers=WORKERS,
+            output_dir=folder,
+            show=log.append,
+        )
+    if not outcome.completed:
+        lines = "\n".join(log)
+        raise RuntimeError(f"{lines}\nthe run of {app} has failed: {outcome.details}")
+    return outcome
+
+
+def _trained(folder: Path) -> Trained:
+    seconds = json.loads((folder / "seconds.json").read_text())
+    return Trained(seconds, folder / "final.safetensors")

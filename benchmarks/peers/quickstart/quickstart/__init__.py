@@ -1,0 +1,1 @@
+"""The training of the benchmark, written as Flower's PyTorch quickstart."""

@@ -1,0 +1,77 @@
+"""Records of arrays, made and read without copies, against Flower's own."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord
+from torch import nn
+
+from flfa_app.arrays import encoded, load_arrays, moved, to_arrays, to_tensors
+
+ARRAYS = [
+    np.array(3, np.int64),
+    np.array(1.5, np.float32),
+    np.zeros((0, 3), np.float32),
+    np.arange(24, dtype=np.float32).reshape(2, 3, 4),
+    np.asfortranarray(np.arange(6, dtype=np.float64).reshape(2, 3)),
+    np.arange(24, dtype=np.float16).reshape(1, 2, 3, 4).transpose(0, 3, 1, 2),
+    np.array([True, False]),
+]
+
+
+@pytest.mark.parametrize("values", ARRAYS, ids=lambda v: f"{v.dtype}{v.shape}")
+def test_an_encoded_array_is_flowers_byte_by_byte(values: np.ndarray) -> None:
+    """However it lies in memory: what is sent is in C order."""
+    plain = Array(np.array(values, order="C"))
+    ours = encoded(values)
+    assert (ours.dtype, tuple(ours.shape)) == (plain.dtype, tuple(plain.shape))
+    assert (ours.stype, ours.data) == (plain.stype, plain.data)
+
+
+def model() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten())
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_a_model_crosses_whatever_its_layout(layout: torch.memory_format) -> None:
+    sender, receiver = model(), model().to(memory_format=layout)
+    with torch.no_grad():
+        for tensor in sender.state_dict().values():
+            tensor.copy_(torch.randint(9, tensor.shape))
+    record = to_arrays(sender.to(memory_format=layout).state_dict())
+    plain = {k: Array(t.contiguous().numpy()) for k, t in sender.state_dict().items()}
+    assert {k: a.data for k, a in record.items()} == {
+        k: a.data for k, a in plain.items()
+    }
+    before = {k: (t.data_ptr(), t.stride()) for k, t in receiver.state_dict().items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # torch warns of read-only memory
+        load_arrays(receiver, record)
+    for name, tensor in receiver.state_dict().items():
+        assert torch.equal(tensor, sender.state_dict()[name])
+        assert before[name] == (tensor.data_ptr(), tensor.stride())  # in place
+
+
+def test_unpacked_tensors_own_their_memory() -> None:
+    record = ArrayRecord({"w": Array(np.ones(3, np.float32))})
+    tensors = to_tensors(record)
+    tensors["w"] += 1
+    assert record["w"].numpy().tolist() == [1, 1, 1]
+
+
+def test_tensors_cross_to_a_device_together() -> None:
+    """``meta`` is a device that is there on every machine; it keeps the shapes."""
+    tensors = [torch.ones(2, 3), torch.tensor(5), torch.ones(4), torch.zeros(0, 2)]
+    crossed = moved(tensors, "meta")
+    assert [t.device.type for t in crossed] == ["meta"] * 4
+    assert [t.shape for t in crossed] == [t.shape for t in tensors]
+    assert [t.dtype for t in crossed] == [t.dtype for t in tensors]
+
+
+def test_tensors_that_are_there_stay_where_they_are() -> None:
+    tensor = torch.ones(2)
+    assert moved([tensor], "cpu")[0] is tensor

@@ -1,0 +1,213 @@
+"""Views of Flower's arrays against its own decoding, and records against its own."""
+
+from __future__ import annotations
+
+import warnings
+from io import BytesIO
+
+import numpy as np
+import pytest
+from flwr.app import Array
+
+from strategies.decoding import Decoded, decoded, encoded, view_of
+
+USUAL = [
+    np.array(3),
+    np.array(1.5, np.float32),
+    np.array([True, False]),
+    np.zeros((0, 3), np.float32),
+    np.zeros((3, 0)),
+    np.arange(7, dtype=np.float16),
+    np.arange(24, dtype=np.float32).reshape(2, 3, 4),
+    np.arange(24, dtype=np.float64).reshape(1, 24, 1),
+    np.arange(3, dtype=np.uint8),
+    np.arange(3, dtype=np.int64),
+    np.array([1 + 2j], np.complex64),
+    np.arange(4 * 3 * 3 * 3, dtype=np.float32).reshape(4, 3, 3, 3),
+]
+UNUSUAL = [
+    np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+    np.arange(3).astype(">f4"),
+    np.arange(3, dtype=np.longdouble),
+    np.array(["a", "bc"]),
+    np.array([(1, 2.0)], dtype=[("x", "i4"), ("y", "f8")]),
+    np.array(["2024-01-01"], "datetime64[D]"),
+]
+
+
+def name(values):
+    return f"{values.dtype}{values.shape}"
+
+
+def fields(array):
+    return array.dtype, tuple(array.shape), array.stype, array.data
+
+
+def same(one, other):
+    return (one.dtype, one.shape, one.tobytes()) == (
+        other.dtype,
+        other.shape,
+        other.tobytes(),
+    )
+
+
+@pytest.mark.parametrize("values", USUAL, ids=name)
+def test_a_view_is_flowers_array_without_a_copy(values):
+    array = Array(values)
+    view = view_of(array)
+    assert view is not None
+    assert same(view, array.numpy())
+    assert same(decoded(array), values)
+    assert view.flags.c_contiguous
+    assert view.flags.aligned
+    if values.size:
+        assert np.shares_memory(view, np.frombuffer(array.data, np.uint8))
+    with pytest.raises(ValueError, match="read-only"):
+        view[...] = 0
+
+
+@pytest.mark.parametrize("values", UNUSUAL, ids=name)
+def test_the_unusual_is_decoded_by_flower(values):
+    array = Array(values)
+    assert view_of(array) is None
+    assert same(decoded(array), values)
+    assert not decoded(array).flags.writeable
+
+
+def padded_more():
+    """The same header with 64 blanks more, which NumPy reads as well."""
+    head = b"{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }"
+    head += b" " * (-(len(head) + 11) % 64 + 64) + b"\n"
+    magic = b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little")
+    return magic + head + np.arange(3, dtype=np.float32).tobytes()
+
+
+def changed(**attributes):
+    array = Array(np.arange(3, dtype=np.float32))
+    for key, value in attributes.items():
+        setattr(array, key, value)
+    return array
+
+
+GOOD = Array(np.arange(3, dtype=np.float32)).data
+# They say something else of themselves than their bytes do, or have other bytes.
+# NumPy goes by the header alone, and does not mind what follows the values.
+MISLEADING = {
+    "another padding": changed(data=padded_more()),
+    "another shape": changed(shape=(4,)),
+    "another shape of the same size": changed(shape=(1, 3)),
+    "another type": changed(dtype="int32"),
+    "no type": changed(dtype="none"),
+    "a type that NumPy would parse": changed(dtype="f4,f4"),
+    "a type that is no text": changed(dtype=["float32"]),
+    "a negative shape": changed(shape=(-3,)),
+    "a shape of words": changed(shape=("three",)),
+    "a shape of lists": changed(shape=([3],)),
+    "an infinite shape": changed(shape=(float("inf"),)),
+    "a shape that is none": changed(shape=None),
+    "a list as shape": changed(shape=[3]),
+    "a shape too long for a header": changed(shape=(1,) * 40_000),
+    "more bytes": changed(data=GOOD + b"more"),
+}
+
+
+@pytest.mark.parametrize("case", MISLEADING)
+def test_what_is_said_of_an_array_does_not_count(case):
+    array = MISLEADING[case]
+    assert view_of(array) is None
+    assert decoded(array).tolist() == array.numpy().tolist() == [0, 1, 2]
+
+
+def test_numbers_of_another_type_are_the_same_shape():
+    """3.0 and True are 3 and 1 to Python; what is found first must not matter."""
+    for shape in ((9.0,), (9,), (9.0,)):
+        array = Array(np.arange(9.0))
+        array.shape = shape
+        view = view_of(array)
+        assert view is not None
+        assert view.shape == (9,)
+        assert type(view.shape[0]) is int
+    array = Array(np.ones((1, 5)))
+    array.shape = (True, 5)
+    assert decoded(array).tolist() == [[1] * 5]
+
+
+def pickled():
+    data = BytesIO()
+    np.save(data, np.array([{}], dtype=object), allow_pickle=True)
+    return data.getvalue()
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        changed(stype="torch.tensor"),
+        changed(data=b""),
+        changed(data=GOOD[:-1]),
+        changed(data=GOOD[:20]),
+        changed(data=pickled()),
+        changed(data=pickled(), dtype="object", shape=(1,)),
+        changed(data=b"\x93NUMPY\x01\x00" + b"\xff" * 300),
+    ],
+    ids=range(7),
+)
+def test_what_flower_cannot_decode_raises_as_in_flower(array):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # NumPy's, of headers
+        assert view_of(array) is None
+        errors = []
+        for decode in (Array.numpy, decoded):
+            with pytest.raises(Exception) as raised:  # noqa: PT011
+                decode(array)
+            errors.append((raised.type, str(raised.value)))
+    assert errors[0] == errors[1]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        *USUAL,
+        *UNUSUAL,
+        np.arange(12.0).reshape(3, 4).T,
+        np.arange(12.0)[::2],
+        np.float32(2.5),
+        7,
+    ],
+    ids=lambda v: name(np.asarray(v)),
+)
+def test_an_encoded_array_is_flowers_byte_by_byte(values):
+    assert fields(encoded(values)) == fields(Array(np.asarray(values)))
+
+
+def test_an_encoded_array_does_not_change_with_its_values():
+    values = np.zeros(3)
+    array = encoded(values)
+    values += 1
+    assert array.numpy().tolist() == [0, 0, 0]
+
+
+def test_a_mapping_decodes_what_is_asked_for():
+    broken = changed(data=b"")
+    arrays = Decoded({"a": Array(np.arange(2)), "broken": broken})
+    assert list(arrays) == ["a", "broken"]
+    assert len(arrays) == 2
+    assert arrays["a"].tolist() == [0, 1]
+    assert "b" not in arrays
+    with pytest.raises(KeyError):
+        arrays["b"]
+    with pytest.raises((EOFError, ValueError)):
+        arrays["broken"]
+
+
+def test_a_mapping_of_some_of_the_arrays():
+    """In the order of the arrays, and without those that are not there."""
+    record = {name: Array(np.array(i)) for i, name in enumerate("abcd")}
+    arrays = Decoded(record, {"d", "b", "x"})
+    assert list(arrays) == ["b", "d"]
+    assert len(arrays) == 2
+    assert dict(arrays) == {"b": 1, "d": 3}
+    assert "a" not in arrays
+    for name in "ax":
+        with pytest.raises(KeyError):
+            arrays[name]
+    assert len(Decoded(record, ())) == 0
