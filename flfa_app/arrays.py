@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from io import BytesIO
 
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord
-from numpy.lib import format as npy
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from strategies.decoding import decoded
+from strategies.decoding import decoded, encoded
 
 __all__ = ["load_arrays", "to_arrays", "to_tensors", "with_dtypes_of"]
 
@@ -20,7 +17,8 @@ __all__ = ["load_arrays", "to_arrays", "to_tensors", "with_dtypes_of"]
 def to_arrays(tensors: Mapping[str, Tensor]) -> ArrayRecord:
     """Pack tensors (a ``state_dict``, say) under their names."""
     here = moved([tensor.detach() for tensor in tensors.values()], "cpu")
-    packed = (encoded(tensor.numpy()) for tensor in here)
+    # In C order, whatever the layout of the model.
+    packed = (encoded(tensor.contiguous().numpy()) for tensor in here)
     return ArrayRecord(dict(zip(tensors, packed, strict=True)))
 
 
@@ -62,20 +60,6 @@ def moved(tensors: Sequence[Tensor], device: torch.device | str) -> list[Tensor]
         for i, part in zip(places, parts, strict=True):
             crossed[i] = part.view(tensors[i].shape)
     return [crossed[i] for i in range(len(tensors))]
-
-
-def encoded(values: NDArray[np.generic]) -> Array:
-    """Return ``Array(values)``, byte by byte, but copy the values only once."""
-    values = np.ascontiguousarray(values).reshape(values.shape)
-    header = BytesIO()
-    npy.write_array_header_1_0(header, npy.header_data_from_array_1_0(values))
-    content = values.reshape(-1).view(np.uint8).data
-    return Array(
-        dtype=str(values.dtype),
-        shape=values.shape,
-        stype="numpy.ndarray",
-        data=b"".join((header.getvalue(), content)),
-    )
 
 
 def with_dtypes_of(like: ArrayRecord, arrays: ArrayRecord) -> ArrayRecord:

@@ -20,6 +20,7 @@ from .decoding import NUMPY, decoded, view_of
 __all__ = ["ReplyRules", "other_names", "problem_of"]
 
 MAGIC = b"\x93NUMPY\x01\x00"  # format 1.0, in which NumPy saves what we send
+LONGEST_HEADER = 10_000  # beyond, NumPy refuses to read it
 LARGEST_WEIGHT = 2.0**53  # far below where a sum of weights would be infinite
 MOST_NAMES = 3  # that a reason names ...
 MOST_CHARACTERS = 80  # ... and of each of them
@@ -191,6 +192,8 @@ def _bytes_problem(array: Array, shape: tuple[int, ...]) -> str | None:
     size, expected = len(array.data) - begin, own.itemsize * math.prod(shape)
     if size != expected:
         return f"has {max(size, 0)} bytes of values, not {expected}"
+    if length > LONGEST_HEADER:
+        return f"has a header of {length} bytes, more than {LONGEST_HEADER}"
     return None
 
 

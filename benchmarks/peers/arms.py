@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.peers.work import CLIENTS, WORKERS, Work
 from flfa_app.launch import PROJECT
+from flfa_app.processes import stop
 from flfa_app.superlink import Outcome, local_superlink
 
 __all__ = ["Arm", "Trained", "ours", "pfl", "quickstart"]
@@ -52,17 +53,27 @@ def pfl(work: Work, folder: Path, python: Path) -> Trained:
     command = [str(python), "-m", "torch.distributed.run", "--standalone"]
     command += [f"--nproc-per-node={WORKERS}", str(_HERE / "pfl_training.py")]
     command += ["--work-dir", str(work.folder), "--output-dir", str(folder)]
-    done = subprocess.run(
-        command,
+    environment = {
+        **os.environ,
         # The models and the reading of the work are the other peer's.
-        env={**os.environ, "PYTHONPATH": str(_QUICKSTART)},
+        "PYTHONPATH": str(_QUICKSTART),
+        # By it all that torchrun and pfl have started is found and stopped.
+        "FLWR_HOME": str(folder),
+    }
+    with subprocess.Popen(
+        command,
+        env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"the training on pfl has failed:\n{done.stdout}")
+        start_new_session=True,  # Ctrl-C is for this process, which then stops it
+    ) as process:
+        try:
+            output, _ = process.communicate()
+        finally:
+            stop(folder, process)
+    if process.returncode:
+        raise RuntimeError(f"the training on pfl has failed:\n{output}")
     return _trained(folder)
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from flfa_app.data.cache import cache_folder
 
-__all__ = ["default_folder", "pfl_python"]
+__all__ = ["default_folder", "pfl_python", "pfl_version"]
 
 REQUIREMENT = "pfl[pytorch]==0.6.*"
 # Written last, so that an interrupted installation is taken up again.
@@ -42,7 +42,7 @@ def pfl_python(folder: Path) -> Path:
     python = folder / "bin" / "python"
     if (folder / _MARK).exists():
         return python
-    Console(stderr=True).print(f"Installing {REQUIREMENT} into {folder} ...")
+    Console(stderr=True).print(f"Installing {REQUIREMENT} into {folder}", markup=False)
     _run([sys.executable, "-m", "venv", "--clear", str(folder)])
     # Torch and all else that is here already is borrowed, not installed twice: what pip
     # installs there comes first, and pip removes nothing outside of its environment.
@@ -54,13 +54,21 @@ def pfl_python(folder: Path) -> Path:
     return python
 
 
+def pfl_version(python: Path) -> str:
+    """Return which pfl an environment has."""
+    ask = "from importlib.metadata import version; print(version('pfl'))"
+    return _run([str(python), "-c", ask]).strip()
+
+
 def _site_packages() -> list[str]:
     return sorted({sysconfig.get_path(name) for name in ("purelib", "platlib")})
 
 
-def _run(command: list[str]) -> None:
+def _run(command: list[str]) -> str:
+    """Run a command; return what it prints, raise with it if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(
             f"{' '.join(command)} has failed:\n{done.stdout}{done.stderr}".rstrip()
         )
+    return done.stdout

@@ -1,13 +1,16 @@
 """The training of the benchmark on ``pfl``; its processes are started by ``torchrun``.
 
-It runs in an environment of its own, see ``environment.py``, and is written as pfl's own
+It runs in an environment of its own, see ``environment.py``, and is written as pfl's
 image classification benchmark and its guide to fast simulations: all data in memory,
-``user_id_to_weight`` to keep the processes equally busy, evaluation only where it cannot
-be turned off (in the first round, which is not counted).
+``user_id_to_weight`` to keep the processes equally busy, no evaluation but where it
+cannot be turned off (in the first round, which is not counted).
 
 pfl averages parameters and leaves buffers alone: BatchNorm's running statistics are
 those of the last clients of a process. Training does not use them.
 """
+
+# Neither pfl nor the other peer is installed where types are checked.
+# mypy: disable-error-code="import-not-found"
 
 from __future__ import annotations
 
@@ -17,7 +20,6 @@ import os
 import time
 import types
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +62,6 @@ def main() -> None:
         save_file(module.state_dict(), options.output_dir / "final.safetensors")
         seconds = json.dumps(clock.seconds())
         (options.output_dir / "seconds.json").write_text(seconds)
-        (options.output_dir / "version.txt").write_text(version("pfl"))
     torch.distributed.destroy_process_group()
 
 

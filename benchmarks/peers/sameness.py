@@ -15,7 +15,7 @@ from flfa_app.task import images_of, model_of
 __all__ = ["distance", "final_accuracy"]
 
 # Images for BatchNorm's statistics, and how many of them at a time.
-SAMPLE, BATCH = 2048, 512
+SAMPLE, BATCH = 1024, 512
 
 
 def distance(work: Work, weights: Path, base: Path) -> float:

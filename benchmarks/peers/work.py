@@ -50,8 +50,8 @@ class Work(NamedTuple):
         return RunConfig.parse({**default_keys(), **self.keys})
 
 
-def export_work(folder: Path, model: str, rounds: int) -> Work:
-    """Write what the peers need to do what our app does with these keys.
+def export_work(folder: Path, model: str, rounds: int, **other_keys: Any) -> Work:
+    """Write what the peers need to do what our app does.
 
     Parameters
     ----------
@@ -61,10 +61,14 @@ def export_work(folder: Path, model: str, rounds: int) -> Work:
         One of `NORMS`.
     rounds : int
         Rounds of a run.
+    other_keys : Any
+        Of our run config, with underscores, where they are not the paper's.
     """
     if not (folder / "images.npz").exists():
         write_images(folder / "images.npz")
-    work, shards, seeds = _first_without_tiny_batches(folder, model, rounds)
+    keys = _keys(folder, model, rounds)
+    keys |= {key.replace("_", "-"): value for key, value in other_keys.items()}
+    work, shards, seeds = _first_without_tiny_batches(folder, keys)
     config = work.config
     np.savez(folder / "partition.npz", *shards)
     initial = model_of(config).state_dict()
@@ -90,7 +94,7 @@ def export_work(folder: Path, model: str, rounds: int) -> Work:
     return work
 
 
-def _keys(folder: Path, model: str, rounds: int, seed: int) -> dict[str, Any]:
+def _keys(folder: Path, model: str, rounds: int) -> dict[str, Any]:
     """Return the paper's BloodMNIST setting, without what is not measured."""
     return {
         "dataset": "files",
@@ -99,7 +103,6 @@ def _keys(folder: Path, model: str, rounds: int, seed: int) -> dict[str, Any]:
         "norm": NORMS[model],
         "algorithm": "fedavg",
         "flfa": "none",
-        "seed": seed,
         "num-server-rounds": rounds,
         "partitioner": "dirichlet",
         "dirichlet-beta": 0.3,
@@ -114,15 +117,16 @@ def _keys(folder: Path, model: str, rounds: int, seed: int) -> dict[str, Any]:
         "threads-per-client": 1,
         "pictures": False,
         "checkpoint-every": 0,
+        "evaluate-every": rounds,
     }
 
 
 def _first_without_tiny_batches(
-    folder: Path, model: str, rounds: int
+    folder: Path, keys: Mapping[str, Any]
 ) -> tuple[Work, Sequence[NDArray[np.int64]], list[Seeds]]:
     """Return the work with the first seed that gives no participant a tiny batch."""
     for seed in SEEDS:
-        work = Work(folder, _keys(folder, model, rounds, seed))
+        work = Work(folder, {**keys, "seed": seed})
         config = work.config
         shards = shards_of(config, CLIENTS)
         seeds = _seeds(config, [len(shard) for shard in shards])
@@ -131,8 +135,9 @@ def _first_without_tiny_batches(
         if not any(0 < size < SMALLEST_BATCH for size in last):
             return work, shards, seeds
     raise RuntimeError(
-        f"with {rounds} rounds every seed up to {SEEDS[-1]} has a participant whose "
-        f"last batch has fewer than {SMALLEST_BATCH} images; use fewer --rounds"
+        f"with {keys['num-server-rounds']} rounds every seed up to {SEEDS[-1]} has a "
+        f"participant whose last batch has fewer than {SMALLEST_BATCH} images; use "
+        "fewer --rounds"
     )
 
 

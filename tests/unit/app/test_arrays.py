@@ -10,26 +10,7 @@ import torch
 from flwr.app import Array, ArrayRecord
 from torch import nn
 
-from flfa_app.arrays import encoded, load_arrays, moved, to_arrays, to_tensors
-
-ARRAYS = [
-    np.array(3, np.int64),
-    np.array(1.5, np.float32),
-    np.zeros((0, 3), np.float32),
-    np.arange(24, dtype=np.float32).reshape(2, 3, 4),
-    np.asfortranarray(np.arange(6, dtype=np.float64).reshape(2, 3)),
-    np.arange(24, dtype=np.float16).reshape(1, 2, 3, 4).transpose(0, 3, 1, 2),
-    np.array([True, False]),
-]
-
-
-@pytest.mark.parametrize("values", ARRAYS, ids=lambda v: f"{v.dtype}{v.shape}")
-def test_an_encoded_array_is_flowers_byte_by_byte(values: np.ndarray) -> None:
-    """However it lies in memory: what is sent is in C order."""
-    plain = Array(np.array(values, order="C"))
-    ours = encoded(values)
-    assert (ours.dtype, tuple(ours.shape)) == (plain.dtype, tuple(plain.shape))
-    assert (ours.stype, ours.data) == (plain.stype, plain.data)
+from flfa_app.arrays import load_arrays, moved, to_arrays, to_tensors
 
 
 def model() -> nn.Module:

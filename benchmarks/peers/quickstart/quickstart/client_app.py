@@ -47,5 +47,7 @@ def train(msg: Message, context: Context) -> Message:
     metrics = MetricRecord(
         {"train-loss": train_loss, "num-examples": len(partition(folder, client))}
     )
-    content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics})
+    content = RecordDict(
+        {"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}
+    )
     return Message(content=content, reply_to=msg)

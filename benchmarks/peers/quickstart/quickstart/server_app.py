@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
 
 from flwr.app import (
@@ -47,7 +48,7 @@ def main(grid: Grid, context: Context) -> None:
     )
     output = Path(str(context.run_config["output-dir"]))
     save_file(result.arrays.to_torch_state_dict(), output / "final.safetensors")
-    seconds = [end - start for start, end in zip(ends, ends[1:], strict=False)]
+    seconds = [end - start for start, end in pairwise(ends)]
     (output / "seconds.json").write_text(json.dumps(seconds))
 
 
