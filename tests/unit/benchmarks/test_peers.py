@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from benchmarks.peers import environment, images, report, turns
+from benchmarks.peers import environment, images, report, sameness, turns
 from benchmarks.peers.__main__ import main
 from benchmarks.peers.arms import Trained
 from benchmarks.peers.sameness import distance, final_accuracy
@@ -186,8 +186,10 @@ def test_the_distance_by_hand(work: Work, tmp_path: Path) -> None:
 
 
 def test_statistics_that_were_not_averaged_do_not_change_the_accuracy(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sameness, "SAMPLE", 64)
+    monkeypatch.setattr(sameness, "BATCH", 32)
     work = export_work(tmp_path, "mobilenet_v2_imagenet", 1)
     state = model_of(work.config).state_dict()
     found = []
