@@ -26,7 +26,7 @@ import torch
 from rich.console import Console
 
 from benchmarks.peers.environment import default_folder, pfl_python, pfl_version
-from benchmarks.peers.report import GOALS, missed, table_of
+from benchmarks.peers.report import GOALS, figures_of, missed, table_of
 from benchmarks.peers.turns import WARM_UP, arms_with, measure
 from benchmarks.peers.work import CLIENTS, NORMS, WORKERS
 from benchmarks.timing import machine
@@ -82,6 +82,7 @@ def _measure(options: argparse.Namespace) -> None:
             "rounds": {"counted": options.rounds, "before": WARM_UP},
             "goals": GOALS,
             "rows": rows,
+            "figures": [figure._asdict() for figure in figures_of(rows)],
         }
         options.json.write_text(json.dumps(content, indent=1) + "\n")
     Console(highlight=False, soft_wrap=True).print(table_of(rows), markup=False)

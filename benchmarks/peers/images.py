@@ -15,7 +15,7 @@ CLASSES, CHANNELS, SIZE = 8, 3, 28
 # Of a pixel's 255 values: how far the classes are apart; how far two images of one, in
 # spots of BLUR pixels; and how far two pixels of a spot. Without the last BatchNorm has
 # so little to divide by that a tenth of a MobileNet's first gradient is rounding.
-CONTRAST, VARIETY, NOISE = 60.0, 30.0, 40.0
+CONTRAST, VARIETY, NOISE = 60.0, 30.0, 60.0
 BLUR = 8.0
 
 
@@ -43,4 +43,5 @@ def _blurred_noise(number: int, draw: np.random.Generator) -> NDArray[np.float32
     blurred: NDArray[np.float32] = gaussian_filter(
         noise, (0, BLUR, BLUR, 0), mode="wrap"
     )
-    return blurred / blurred.std()
+    blurred /= blurred.std()
+    return blurred

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["GOALS", "missed", "rows_of", "table_of"]
+from benchmarks.figures import Figure
+
+__all__ = ["GOALS", "figures_of", "missed", "rows_of", "table_of"]
 
 Rows = Sequence[Mapping[str, Any]]
 # How many times as long as ours a round takes, at least.
@@ -64,6 +66,20 @@ def rows_of(
                 }
             )
     return rows
+
+
+def figures_of(rows: Rows) -> list[Figure]:
+    """Return the rows as figures of the table of all benchmarks."""
+    return [
+        Figure(
+            f"round of `{row['model']}`: {row['peer']} / ours"
+            + ("" if row["flfa"] == "none" else " with FLFA"),
+            row["ratio"],
+            tuple(row["quartiles"]),
+            "" if row["goal"] is None else f">= {row['goal']}",
+        )
+        for row in rows
+    ]
 
 
 def missed(rows: Rows) -> list[str]:

@@ -260,7 +260,7 @@ def test_another_update_is_not_the_same_training(tmp_path: Path) -> None:
     """1.3 where ours is 1: 0.3 of the way."""
     same = dict.fromkeys(NAMES, 1.0)
     arms = arms_of(same | {"pfl": 1.3}, same)
-    with pytest.raises(RuntimeError, match=r"cnn: not the same.*of pfl is 0\.30"):
+    with pytest.raises(RuntimeError, match=r"cnn: not the same.*of pfl is 0\.300"):
         turns.measure("cnn", tmp_path, arms, turns=1, rounds=1)
 
 
