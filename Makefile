@@ -27,7 +27,7 @@ grid: $(VENV)/installed         ## all runs of a grid file, its table and report
 deploy-demo: $(VENV)/installed  ## FLFA on real nodes here, with TLS and node keys (ARGS="--output-dir runs")
 	@$(BIN)/python -m flfa_app.deploy_demo $(ARGS)
 
-bench: $(VENV)/installed        ## every benchmark and a table of all: an hour (ARGS="--only train_step")
+bench: $(VENV)/installed        ## every benchmark and a table of all: an hour and a half (ARGS="--only train_step")
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 test: lint unit browser e2e     ## everything: style, types, tests, tests with Chromium and Flower

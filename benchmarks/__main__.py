@@ -1,7 +1,8 @@
 """``python -m benchmarks``: every benchmark, one after another, and a table of all.
 
-An hour and a half on two cores. ``--only NAME`` takes some of them. The figures of those that ran
-before are kept in the folder and stay in the table, so that it can be made in pieces.
+An hour and a half on two cores. ``--only NAME`` takes some of them. The figures of
+those that ran before are kept in the folder and stay in the table, so that it can be
+made in pieces.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ about 120 images each, batch 64, five epochs, FedAvg, two workers of one thread.
 arms start from the same weights and train the same clients on the same batches. They
 take turns; the first round of each run is not counted (processes start, kernels are
 chosen), and a round is compared with the same round of the same turn. It is training
-and aggregation; nothing is evaluated before the end.
+and aggregation, of our app what metrics.jsonl calls so; nothing is evaluated before the
+end.
 
 That the arms do the same is checked: the updates of a round with a tiny learning rate,
 which keeps rounding small, and the accuracy at the end, where that can be asked.
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--model", choices=NORMS, help="measure this one only (default: all)"
     )
-    parser.add_argument("--turns", type=at_least_one, default=3, help="of each arm (3)")
+    parser.add_argument("--turns", type=at_least_one, default=2, help="of each arm (2)")
     parser.add_argument(
         "--rounds", type=at_least_one, default=2, help="of a turn that count (2)"
     )

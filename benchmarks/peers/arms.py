@@ -35,11 +35,11 @@ def ours(work: Work, folder: Path, flfa: str = "none") -> Trained:
     outcome = _flower(PROJECT, {**work.keys, "flfa": flfa}, folder)
     assert outcome.results is not None
     lines = (outcome.results / "metrics.jsonl").read_text().splitlines()
-    seconds = [json.loads(line)["seconds"] for line in lines]
-    return Trained(
-        [one["train"] + one["aggregate"] for one in seconds],
-        outcome.results / "model.safetensors",
-    )
+    rounds = [json.loads(line) for line in lines]
+    if failed := {row["round"]: row["failed"] for row in rounds if row["failed"]}:
+        raise RuntimeError(f"our app: clients have failed, by round: {failed}")
+    seconds = [row["seconds"]["train"] + row["seconds"]["aggregate"] for row in rounds]
+    return Trained(seconds, outcome.results / "model.safetensors")
 
 
 def quickstart(work: Work, folder: Path) -> Trained:
@@ -51,8 +51,9 @@ def quickstart(work: Work, folder: Path) -> Trained:
 def pfl(work: Work, folder: Path, python: Path) -> Trained:
     """Train with pfl, in the environment of this Python."""
     command = [str(python), "-m", "torch.distributed.run", "--standalone"]
-    command += [f"--nproc-per-node={WORKERS}", str(_HERE / "pfl_training.py")]
-    command += ["--work-dir", str(work.folder), "--output-dir", str(folder)]
+    command += [f"--nproc-per-node={WORKERS}", f"--log-dir={folder}"]
+    command += [str(_HERE / "pfl_training.py"), "--work-dir", str(work.folder)]
+    command += ["--output-dir", str(folder)]
     environment = {
         **os.environ,
         # The models and the reading of the work are the other peer's.

@@ -40,8 +40,6 @@ def write_images(file: Path) -> None:
 def _blurred_noise(number: int, draw: np.random.Generator) -> NDArray[np.float32]:
     """Return pictures with spots of a few pixels, of deviation 1."""
     noise = draw.standard_normal((number, SIZE, SIZE, CHANNELS), np.float32)
-    blurred: NDArray[np.float32] = gaussian_filter(
-        noise, (0, BLUR, BLUR, 0), mode="wrap"
-    )
-    blurred /= blurred.std()
-    return blurred
+    blurred = gaussian_filter(noise, (0, BLUR, BLUR, 0), mode="wrap")
+    pictures: NDArray[np.float32] = blurred / blurred.std()
+    return pictures

@@ -37,10 +37,17 @@ def final_accuracy(work: Work, weights: Path) -> float:
 
     BatchNorm's statistics are taken anew from training images: pfl does not average
     them, and an average of a few clients after a few rounds is not worth much.
+
+    Raises
+    ------
+    RuntimeError
+        If the training has diverged: not a number is not computed at the same speed.
     """
     images = images_of(work.config)
     model = model_of(work.config)
     model.load_state_dict(load_file(weights))
+    if not all(p.isfinite().all() for p in model.parameters()):
+        raise RuntimeError(f"the weights in {weights} are not finite; use fewer rounds")
     norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
     for norm in norms:
         norm.reset_running_stats()
