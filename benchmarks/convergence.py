@@ -15,6 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
+from benchmarks.timing import machine
 from flfa_app.launch import (
     PROJECT,
     add_options,
@@ -52,7 +53,8 @@ def _measure(options: argparse.Namespace) -> None:
                 Console(stderr=True).print(f"{algorithm}, flfa = {rule} ...")
                 rows.append(_row(launch(superlink, options, overrides)))
     if options.json:
-        options.json.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
+        content = {"machine": machine(), "rows": rows}
+        options.json.write_text(json.dumps(content, indent=1) + "\n")
     Console(highlight=False, soft_wrap=True).print(_table(rows), markup=False)
     if low := [row["method"] for row in rows if row["final-accuracy"] <= GOAL]:
         raise RuntimeError(f"not above {GOAL:.0%} at the end: {', '.join(low)}")

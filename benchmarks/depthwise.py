@@ -24,7 +24,7 @@ from rich.progress import track
 from rich.table import Table
 from torch import Tensor, nn
 
-from benchmarks.figures import of_ratios
+from benchmarks.figures import of_measurements
 from benchmarks.timing import Pause, at_one_speed, interleaved, machine, typical
 from clients import depthwise, keep_freed_memory
 
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         ratios = [row["ratio"] for row in rows if row["rule"]]
         name = "depthwise layer on small maps, where the rule applies: stock / fast"
-        figures = [of_ratios(name, ratios, ">= 1")._asdict()]
+        figures = [of_measurements(name, ratios, ">= 1")._asdict()]
         content = {"machine": machine(), "rows": rows, "figures": figures}
         options.json.write_text(json.dumps(content, indent=1) + "\n")
     _print_table(rows)

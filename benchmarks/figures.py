@@ -12,7 +12,7 @@ from rich.console import Console
 
 from benchmarks.timing import machine
 
-__all__ = ["Figure", "markdown", "missed", "of_ratios", "publish"]
+__all__ = ["Figure", "markdown", "missed", "of_measurements", "publish"]
 
 
 class Figure(NamedTuple):
@@ -49,10 +49,12 @@ class Figure(NamedTuple):
         )
 
 
-def of_ratios(name: str, ratios: Iterable[float], goal: str = "") -> Figure:
-    """Return the figure that is the median of some ratios."""
-    lower, median, upper = np.percentile(list(ratios), [25, 50, 75])
-    return Figure(name, float(median), (float(lower), float(upper)), goal)
+def of_measurements(
+    name: str, measured: Iterable[float], goal: str = "", unit: str = ""
+) -> Figure:
+    """Return the figure that is the median of some measurements."""
+    lower, median, upper = np.percentile(list(measured), [25, 50, 75])
+    return Figure(name, float(median), (float(lower), float(upper)), goal, unit)
 
 
 def markdown(figures: Sequence[Figure]) -> str:

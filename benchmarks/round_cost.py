@@ -24,7 +24,7 @@ import torch
 from rich.console import Console
 
 from benchmarks.app_runs import round_seconds, run_app
-from benchmarks.figures import of_ratios, publish
+from benchmarks.figures import of_measurements, publish
 from benchmarks.peers.work import CLIENTS, Work, export_work
 from clients import LocalTrainer, TrainSettings, keep_freed_memory
 from flfa_app.launch import PROJECT
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         work = export_work(Path(folder), options.model, options.rounds)
         ratios = _measure(work, options.turns)
     name = f"warm round of `flwr run`, `{options.model}` / the bare training"
-    return publish([of_ratios(name, ratios, GOAL)], options.json)
+    return publish([of_measurements(name, ratios, GOAL)], options.json)
 
 
 def _measure(work: Work, turns: int) -> list[float]:

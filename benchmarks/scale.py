@@ -19,7 +19,7 @@ import numpy as np
 from rich.console import Console
 
 from benchmarks.app_runs import round_seconds, run_app
-from benchmarks.figures import of_ratios, publish
+from benchmarks.figures import of_measurements, publish
 from flfa_app.launch import PROJECT
 from flfa_app.superlink import local_superlink
 
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             seconds = {nodes: _seconds(Path(folder), nodes) for nodes in order}
             ratios.append(seconds[MANY] / seconds[FEW])
     name = f"round with {MANY:,} nodes / with {FEW}, {PARTICIPANTS} participants"
-    return publish([of_ratios(name, ratios, GOAL)], options.json)
+    return publish([of_measurements(name, ratios, GOAL)], options.json)
 
 
 def _write_images(file: Path, nodes: int) -> None:

@@ -24,7 +24,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from benchmarks.figures import Figure, of_ratios, publish
+from benchmarks.figures import Figure, of_measurements, publish
 from clients import eligible_layers
 from flfa_app.arrays import to_arrays
 from flfa_app.models import build_model
@@ -171,9 +171,11 @@ def _measure(server_round: ServerRound, repetitions: int) -> list[Figure]:
     plain, check, aggregate = seconds.T
     name = f"the server's share of a round, {REPLIES} replies of `mobilenet_v2`"
     return [
-        of_ratios(f"{name} / a plain average", (check + aggregate) / plain, GOAL),
-        of_ratios("the check of its replies / a plain average", check / plain),
-        of_ratios("average, scores and drift / a plain average", aggregate / plain),
+        of_measurements(f"{name} / a plain average", (check + aggregate) / plain, GOAL),
+        of_measurements("the check of its replies / a plain average", check / plain),
+        of_measurements(
+            "average, scores and drift / a plain average", aggregate / plain
+        ),
     ]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.figures import Figure, of_ratios, publish
+from benchmarks.figures import Figure, of_measurements, publish
 from benchmarks.server_cost import ServerRound
 
 __all__ = ["main"]
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     many, few = peaks.T
     name = f"the server's memory beyond {MANY} replies of `mobilenet_v2`"
-    figures = [of_ratios(f"{name} / beyond {FEW}", many / few, GOAL)]
+    figures = [of_measurements(f"{name} / beyond {FEW}", many / few, GOAL)]
     for number, megabytes in ((MANY, many / 1e6), (FEW, few / 1e6)):
         lower, median, upper = map(float, np.percentile(megabytes, [25, 50, 75]))
         about = f"the same, {number} replies"

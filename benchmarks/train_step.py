@@ -7,6 +7,9 @@ ours asks of the C library holds for a whole process; they take turns.
 
 What FLFA adds is measured in the second process, in pairs of steps, one with feedback
 alignment and one without, in alternating order, with another layer in each pair.
+
+The seconds of our step are reported, too: what a whole experiment takes is calculated
+from them (docs/reproducing.md).
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.figures import Figure, of_ratios, publish
+from benchmarks.figures import Figure, of_measurements, publish
 from benchmarks.timing import paired_ratio
 from clients import (
     LocalTrainer,
@@ -73,20 +76,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _measure(model: str) -> list[Figure]:
     with _process(_stock_steps, model) as stock, _process(_our_steps, model) as ours:
-        ratios = []
+        taken: list[tuple[float, float]] = []
         for turn in range(TURNS.get(model, MOST_TURNS) + 1):
             arms = (stock, ours) if turn % 2 else (ours, stock)
             seconds = {arm: _ask(arm, "step") for arm in arms}
             if turn > 0:  # the first is for caches and kernels chosen at first use
-                ratios.append(seconds[stock] / seconds[ours])
+                taken.append((seconds[stock], seconds[ours]))
         pairs = np.array(
             [_ask(ours, "pair") for _ in range(PAIRS.get(model, FEWEST_PAIRS) + 2)]
         )[2:]
+    of_stock, of_ours = np.array(taken).T
     return [
-        of_ratios(
-            f"step of `{model}`: stock PyTorch / ours", ratios, GOALS.get(model, "")
+        of_measurements(
+            f"step of `{model}`: stock PyTorch / ours",
+            of_stock / of_ours,
+            GOALS.get(model, ""),
         ),
         _flfa_figure(model, pairs),
+        of_measurements(f"step of `{model}`, ours", of_ours, unit="s"),
     ]
 
 

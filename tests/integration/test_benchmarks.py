@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import step_cost
+from benchmarks import step_cost, train_step
 from flfa_app.registry import ALGORITHMS
 
 
@@ -38,3 +38,20 @@ def test_too_few_repetitions(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         step_cost.main(["--repetitions", "2"])
     assert "--repetitions must be 3 or more" in capsys.readouterr().err
+
+
+def test_train_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train_step, "MOST_TURNS", 3)
+    monkeypatch.setitem(train_step.PAIRS, "cnn", 4)
+    file = tmp_path / "out.json"
+    train_step.main(["--model", "cnn", "--json", str(file)])
+    ratio, flfa, seconds = json.loads(file.read_text())["figures"]
+    assert ratio["name"] == "step of `cnn`: stock PyTorch / ours"
+    assert flfa["name"] == "step of `cnn`: FLFA / its base"
+    assert (seconds["name"], seconds["unit"]) == ("step of `cnn`, ours", "s")
+    for figure in (ratio, seconds):
+        lower, upper = figure["quartiles"]
+        assert 0 < lower <= figure["value"] <= upper
+    assert flfa["value"] > 0
+    assert ratio["reached"] is seconds["reached"] is None
+    assert flfa["reached"] is (flfa["value"] <= 1.02)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks import __main__ as bench
-from benchmarks.figures import Figure, markdown, missed, of_ratios, publish
+from benchmarks.figures import Figure, markdown, missed, of_measurements, publish
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_a_goal_is_a_bound(value: float, goal: str, reached: bool | None) -> Non
 
 def test_the_median_and_the_quartiles() -> None:
     """Of 1, 2, 3, 4, 5: 3, and 2 and 4."""
-    figure = of_ratios("x", [5, 1, 4, 2, 3], ">= 1")
+    figure = of_measurements("x", [5, 1, 4, 2, 3], ">= 1")
     assert (figure.value, figure.quartiles) == (3, (2, 4))
 
 
