@@ -204,8 +204,9 @@ class LocalTrainer:
         """Begin the round, with a random state that is this client's alone."""
         kind = inputs.device.type
         devices = [inputs.device] if kind == "cuda" else []
+        # Without its cache, which would keep the first step's weights for the round.
         precision = (
-            torch.autocast(kind, torch.bfloat16)
+            torch.autocast(kind, torch.bfloat16, cache_enabled=False)
             if self.settings.precision == "bf16"
             else nullcontext()
         )
@@ -250,5 +251,10 @@ class LocalTrainer:
 
 def _finite_tensors(model: nn.Module) -> set[str]:
     """Name the parameters and buffers without nan or infinity (a mask may have it)."""
-    tensors = (*model.named_parameters(), *model.named_buffers())
-    return {name for name, tensor in tensors if torch.isfinite(tensor).all()}
+    tensors = dict((*model.named_parameters(), *model.named_buffers()))
+    flags = [torch.isfinite(tensor).all() for tensor in tensors.values()]
+    if not flags:
+        return set()
+    # One look at all of them: each would make a GPU wait.
+    finite = torch.stack([flag.to(flags[0].device) for flag in flags]).tolist()
+    return {name for name, is_finite in zip(tensors, finite, strict=True) if is_finite}

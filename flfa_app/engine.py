@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from logging import WARNING
 from typing import Any
 
 from flwr.app import Message
+from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 __all__ = ["hand_out_in_order", "is_simulation", "stop_for_dead_workers"]
@@ -50,20 +52,28 @@ def hand_out_in_order(grid: Grid) -> bool:
     bool
         Whether this is a simulation whose state could be told.
     """
-    state: Any = getattr(grid, "state", None)
-    if not is_simulation(grid) or type(state).__name__ != "InMemoryLinkState":
+    if not is_simulation(grid):
         return False
-    store, get = state.store_message_ins, state.get_message_ins
+    state: Any = getattr(grid, "state", None)
+    store = getattr(state, "store_message_ins", None)
+    get = getattr(state, "get_message_ins", None)
+    if type(state).__name__ != "InMemoryLinkState" or store is None or get is None:
+        log(
+            WARNING,
+            "This Flower's simulation engine is not the one this app knows: results "
+            "are the same, but with many nodes rounds take longer. Tested: flwr 1.41.",
+        )
+        return False
     nodes: deque[int] = deque()
 
-    def store_message_ins(message: Message) -> str | None:
-        message_id: str | None = store(message)
+    def store_message_ins(message: Message, *others: Any, **named: Any) -> str | None:
+        message_id: str | None = store(message, *others, **named)
         if message_id:
             nodes.append(message.metadata.dst_node_id)
         return message_id
 
-    def get_message_ins(node_id: int, limit: int | None, **which: Any) -> list[Message]:
-        return get(nodes.popleft(), limit, **which) if nodes else []
+    def get_message_ins(node_id: int, *others: Any, **named: Any) -> list[Message]:
+        return get(nodes.popleft(), *others, **named) if nodes else []
 
     # On this one object, which ends with the run; only the engine takes messages out.
     vars(state).update(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import nullcontext
 from typing import Any
 
@@ -101,6 +102,39 @@ def test_flowers_state_is_what_is_expected() -> None:
     state = flowers_state()
     assert hand_out_in_order(Grid(state).grid)
     assert sweep(state, [1, 2, 3]) == []
+
+
+def test_another_state_is_left_alone_and_said(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+
+    class InMemoryLinkState:
+        """Of a Flower to come, whose messages are kept under other names."""
+
+    state = InMemoryLinkState()
+    assert not hand_out_in_order(Grid(state).grid)
+    assert vars(state) == {}
+    assert "not the one this app knows" in caplog.text
+
+
+def test_what_another_state_asks_for_besides_is_passed_on() -> None:
+    given: list[Any] = []
+
+    class InMemoryLinkState:
+        def store_message_ins(self, message: Message, priority: int) -> str:
+            given.append(priority)
+            return "1"
+
+        def get_message_ins(self, node_id: int, limit: int, *, lease: int) -> list[int]:
+            given.append((node_id, limit, lease))
+            return [node_id]
+
+    state: Any = InMemoryLinkState()
+    assert hand_out_in_order(Grid(state).grid)
+    state.store_message_ins(message_to(5), priority=2)
+    assert state.get_message_ins(9, 1, lease=3) == [5]
+    assert given == [2, (5, 1, 3)]
 
 
 @pytest.mark.parametrize("grid", [FakeGrid(2, lambda message: None)])

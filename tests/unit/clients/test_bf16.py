@@ -16,6 +16,19 @@ from clients import (
     feedback_alignment,
 )
 
+# Methods that run a model twice in a step, and what they need.
+TWO_PASSES: list[Any] = [
+    (MOONTrainer, {"moon-mu": 1.0, "moon-temperature": 0.5}),
+    (
+        FedSOLTrainer,
+        {"fedsol-rho": 1.0, "fedsol-variant": "adaptive", "fedsol-part": "all"},
+    ),
+    (
+        FedSOLTrainer,
+        {"fedsol-rho": 1.0, "fedsol-variant": "fixed", "fedsol-part": "head"},
+    ),
+]
+
 
 def model() -> nn.Module:
     torch.manual_seed(0)
@@ -76,20 +89,42 @@ def test_it_is_near_full_precision(layers: tuple[str, ...]) -> None:
     assert torch.linalg.vector_norm(half - full) < 0.1 * torch.linalg.vector_norm(full)
 
 
-@pytest.mark.parametrize(
-    ("trainer", "config"),
-    [
-        (MOONTrainer, {"moon-mu": 1.0, "moon-temperature": 0.5}),
-        (
-            FedSOLTrainer,
-            {"fedsol-rho": 1.0, "fedsol-variant": "adaptive", "fedsol-part": "all"},
-        ),
-        (
-            FedSOLTrainer,
-            {"fedsol-rho": 1.0, "fedsol-variant": "fixed", "fedsol-part": "head"},
-        ),
-    ],
-)
+def test_every_pass_has_the_weights_of_the_moment() -> None:
+    """Autocast may keep casts; a step later they would be another model's."""
+    net = model()
+    head = net[1]
+    assert isinstance(head, nn.Linear)
+    seen = []
+
+    def look(layer: nn.Module, inputs: tuple[Tensor], outputs: Tensor) -> None:
+        # The same product in bfloat16, outside of autocast.
+        with torch.autocast("cpu", enabled=False):
+            weight, bias = head.weight.bfloat16(), head.bias.bfloat16()
+            now = nn.functional.linear(inputs[0].bfloat16(), weight, bias)
+        seen.append(torch.equal(now, outputs))
+
+    head.register_forward_hook(look)
+    LocalTrainer(net, settings("bf16")).fit(*data())
+    assert seen == [True] * 6  # two epochs of three batches
+
+
+@pytest.mark.parametrize(("trainer", "config"), [(LocalTrainer, {}), *TWO_PASSES])
+def test_twenty_epochs_are_near_full_precision(
+    trainer: type[LocalTrainer], config: dict[str, Any]
+) -> None:
+    """Weights that stood still would leave the loss where it was, at log 3 or more."""
+    losses = {}
+    for precision in ("float32", "bf16"):
+        net = model()
+        state = {name: tensor + 0.01 for name, tensor in net.state_dict().items()}
+        twenty = TrainSettings(batch_size=8, epochs=20, precision=precision)
+        fitted = trainer(net, twenty, config, state=state)
+        losses[precision] = fitted.fit(*data())["train-loss"]
+    assert losses["float32"] < 0.8
+    assert losses["bf16"] == pytest.approx(losses["float32"], abs=0.1)
+
+
+@pytest.mark.parametrize(("trainer", "config"), TWO_PASSES)
 def test_methods_with_a_second_pass(
     trainer: type[LocalTrainer], config: dict[str, Any]
 ) -> None:
