@@ -15,6 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
+from benchmarks.figures import output_file
 from benchmarks.timing import machine
 from flfa_app.launch import (
     PROJECT,
@@ -38,7 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "python -m benchmarks.convergence", description=__doc__
     )
     add_options(parser)
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument(
+        "--json", type=output_file, help="write the figures to this file"
+    )
     options = parser.parse_args(arguments)
     return reporting_errors(lambda: _measure(options))
 

@@ -26,7 +26,7 @@ from rich.progress import track
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.figures import Figure
+from benchmarks.figures import Figure, output_file, rows_of
 from benchmarks.timing import machine
 from clients import fast_depthwise, keep_freed_memory
 from clients.augmentation import augment
@@ -47,7 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "python -m benchmarks.data_cost", description=__doc__
     )
     parser.add_argument("--repetitions", type=int, default=10, help="messages (10)")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument(
+        "--json", type=output_file, help="write the figures to this file"
+    )
     options = parser.parse_args(arguments)
     if options.repetitions < 2:
         parser.error("--repetitions must be 2 or more")
@@ -58,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         name, spread = "data of a step / the step, `mobilenet_v2`", row["quartiles"]
         figure = Figure(name, row["ratio"], tuple(spread), f"<= {GOAL}")
-        content = {"machine": machine(), **row, "figures": [figure._asdict()]}
+        content = {"machine": machine(), **row, "figures": rows_of([figure])}
         options.json.write_text(json.dumps(content, indent=1) + "\n")
     lower, upper = row["quartiles"]
     Console(highlight=False).print(

@@ -10,11 +10,9 @@ need too much memory are left out.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from itertools import product
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,8 +22,8 @@ from rich.progress import track
 from rich.table import Table
 from torch import Tensor, nn
 
-from benchmarks.figures import of_measurements
-from benchmarks.timing import Pause, at_one_speed, interleaved, machine, typical
+from benchmarks.figures import of_measurements, output_file, publish
+from benchmarks.timing import Pause, at_one_speed, interleaved, typical
 from clients import depthwise, keep_freed_memory
 
 __all__ = ["main"]
@@ -69,12 +67,14 @@ class Case(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status."""
+    """Run the command; return its exit status: 1 if the rule is wrong."""
     parser = argparse.ArgumentParser(
         "python -m benchmarks.depthwise", description=__doc__
     )
     parser.add_argument("--repetitions", type=int, default=5, help="of each case (5)")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument(
+        "--json", type=output_file, help="write the figures to this file"
+    )
     options = parser.parse_args(arguments)
     if options.repetitions < 3:
         parser.error("--repetitions must be 3 or more")
@@ -90,14 +90,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _measure(case, options.repetitions)
         for case in track(cases, console=console, transient=True)
     ]
-    if options.json:
-        ratios = [row["ratio"] for row in rows if row["rule"]]
-        name = "depthwise layer on small maps, where the rule applies: stock / fast"
-        figures = [of_measurements(name, ratios, ">= 1")._asdict()]
-        content = {"machine": machine(), "rows": rows, "figures": figures}
-        options.json.write_text(json.dumps(content, indent=1) + "\n")
     _print_table(rows)
-    return 0
+    ratios = [row["ratio"] for row in rows if row["rule"]]
+    name = "depthwise layer on small maps, where the rule applies: stock / fast"
+    return publish([of_measurements(name, ratios, ">= 1")], options.json, rows=rows)
 
 
 class _Paired(depthwise.DepthwiseConv2d):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -12,7 +13,15 @@ from rich.console import Console
 
 from benchmarks.timing import machine
 
-__all__ = ["Figure", "markdown", "missed", "of_measurements", "publish"]
+__all__ = [
+    "Figure",
+    "markdown",
+    "missed",
+    "of_measurements",
+    "output_file",
+    "publish",
+    "rows_of",
+]
 
 
 class Figure(NamedTuple):
@@ -78,11 +87,26 @@ def missed(figures: Iterable[Figure]) -> bool:
     return any(figure.reached is False for figure in figures)
 
 
+def rows_of(figures: Iterable[Figure]) -> list[dict[str, Any]]:
+    """Return figures as they are in a JSON file."""
+    return [{**figure._asdict(), "reached": figure.reached} for figure in figures]
+
+
+def output_file(text: str) -> Path:
+    """Return a path that can be written to, before anything is measured."""
+    file = Path(text)
+    if file.is_dir() or not file.parent.is_dir():
+        raise argparse.ArgumentTypeError(
+            f"{text} cannot be written: "
+            + ("it is a folder" if file.is_dir() else f"{file.parent} is no folder")
+        )
+    return file
+
+
 def publish(figures: Sequence[Figure], file: Path | None, **more: Any) -> int:
     """Print figures and write them to a file; return 1 if a goal is missed, else 0."""
     Console(highlight=False, soft_wrap=True).print(markdown(figures), markup=False)
     if file is not None:
-        rows = [{**figure._asdict(), "reached": figure.reached} for figure in figures]
-        content = {"machine": machine(), "figures": rows, **more}
+        content = {"machine": machine(), "figures": rows_of(figures), **more}
         file.write_text(json.dumps(content, indent=1) + "\n")
     return int(missed(figures))

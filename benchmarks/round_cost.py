@@ -3,8 +3,8 @@
 A round of ``flwr run``: 100 nodes, 10 a round, ``mobilenet_v2``, data of BloodMNIST's
 size, 2 workers, the paper's settings, the evaluation aside. Against it the bare
 training of the same clients, longest first, on 2 processes that have model and data at
-hand and know nothing of Flower. The two take turns; round 1 of a run is left out, in
-which the workers start.
+hand and know nothing of Flower. The two take turns, each goes first by turns; round 1
+of a run is left out, in which the workers start.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ import torch
 from rich.console import Console
 
 from benchmarks.app_runs import round_seconds, run_app
-from benchmarks.figures import of_measurements, publish
-from benchmarks.peers.work import CLIENTS, Work, export_work
+from benchmarks.figures import of_measurements, output_file, publish
+from benchmarks.peers.work import CLIENTS, NORMS, Work, export_work
 from clients import LocalTrainer, TrainSettings, keep_freed_memory
-from flfa_app.launch import PROJECT
+from flfa_app.launch import PROJECT, at_least_one
 from flfa_app.place import Place
 from flfa_app.superlink import local_superlink
 from flfa_app.task import client_seed, images_of, model_for, shard_of
@@ -45,10 +45,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         "python -m benchmarks.round_cost", description=__doc__
     )
-    parser.add_argument("--model", default="mobilenet_v2", help="(mobilenet_v2)")
-    parser.add_argument("--turns", type=int, default=2, help="runs of each (2)")
+    parser.add_argument(
+        "--model", choices=NORMS, default="mobilenet_v2", help="(mobilenet_v2)"
+    )
+    parser.add_argument(
+        "--turns", type=at_least_one, default=2, help="runs of each (2)"
+    )
     parser.add_argument("--rounds", type=int, default=4, help="of a run (4)")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument(
+        "--json", type=output_file, help="write the figures to this file"
+    )
     options = parser.parse_args(arguments)
     if options.rounds < 2:
         parser.error("--rounds must be 2 or more: the first is left out")
@@ -63,19 +69,37 @@ def _measure(work: Work, turns: int) -> list[float]:
     ratios = []
     console = Console(stderr=True, highlight=False)
     for turn in range(turns):
-        with local_superlink(PROJECT) as superlink:
-            keys = {**work.keys, **KEYS}
-            rows = run_app(superlink, keys, nodes=CLIENTS, folder=work.folder / "runs")
-        with _bare_workers(work) as workers:
-            for row in rows:
-                bare = _bare_round(workers, work, row["round"], row["participants"])
-                if row["round"] > 1:
-                    ratios.append(round_seconds(row) / bare)
-                    console.print(
-                        f"turn {turn + 1}, round {row['round']}: "
-                        f"{round_seconds(row):.2f} s / {bare:.2f} s"
-                    )
+        arms = [_app_rounds, _bare_rounds]
+        if turn % 2:
+            arms.reverse()
+        seconds = {arm: arm(work) for arm in arms}
+        both = zip(seconds[_app_rounds], seconds[_bare_rounds], strict=True)
+        for number, (app, bare) in enumerate(both, 1):
+            if number > 1:
+                ratios.append(app / bare)
+                console.print(
+                    f"turn {turn + 1}, round {number}: {app:.2f} s / {bare:.2f} s"
+                )
     return ratios
+
+
+def _app_rounds(work: Work) -> list[float]:
+    """Return the seconds of the rounds of ``flwr run``."""
+    with local_superlink(PROJECT) as superlink:
+        keys = {**work.keys, **KEYS}
+        rows = run_app(superlink, keys, nodes=CLIENTS, folder=work.folder / "runs")
+    if [row["participants"] for row in rows] != [sorted(c) for c in work.participants]:
+        raise RuntimeError("the app has drawn other clients than were written down")
+    return [round_seconds(row) for row in rows]
+
+
+def _bare_rounds(work: Work) -> list[float]:
+    """Return the seconds of the training of the same clients."""
+    with _bare_workers(work) as workers:
+        return [
+            _bare_round(workers, work, number, clients)
+            for number, clients in enumerate(work.participants, 1)
+        ]
 
 
 @contextmanager

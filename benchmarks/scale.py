@@ -19,8 +19,8 @@ import numpy as np
 from rich.console import Console
 
 from benchmarks.app_runs import round_seconds, run_app
-from benchmarks.figures import of_measurements, publish
-from flfa_app.launch import PROJECT
+from benchmarks.figures import of_measurements, output_file, publish
+from flfa_app.launch import PROJECT, at_least_one
 from flfa_app.superlink import local_superlink
 
 __all__ = ["main"]
@@ -34,8 +34,12 @@ ROUNDS, LEFT_OUT = 23, 3
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status: 1 if the goal is missed."""
     parser = argparse.ArgumentParser("python -m benchmarks.scale", description=__doc__)
-    parser.add_argument("--turns", type=int, default=3, help="runs of each (3)")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument(
+        "--turns", type=at_least_one, default=3, help="runs of each (3)"
+    )
+    parser.add_argument(
+        "--json", type=output_file, help="write the figures to this file"
+    )
     options = parser.parse_args(arguments)
     ratios = []
     with tempfile.TemporaryDirectory() as folder:

@@ -11,11 +11,10 @@ import argparse
 import sys
 import tracemalloc
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
-from benchmarks.figures import Figure, of_measurements, publish
+from benchmarks.figures import Figure, of_measurements, output_file, publish
 from benchmarks.server_cost import ServerRound
 
 __all__ = ["main"]
@@ -30,7 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "python -m benchmarks.server_memory", description=__doc__
     )
     parser.add_argument("--repetitions", type=int, default=3, help="rounds (3)")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument(
+        "--json", type=output_file, help="write the figures to this file"
+    )
     options = parser.parse_args(arguments)
     if options.repetitions < 1:
         parser.error("--repetitions must be 1 or more")

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.figures import Figure, publish
-from flfa_app.launch import PROJECT
+from benchmarks.figures import of_measurements, output_file, publish
+from flfa_app.launch import PROJECT, at_least_one
 from flfa_app.processes import free_port, own_environment, stop
 
 __all__ = ["main"]
@@ -31,8 +31,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         "python -m benchmarks.start_to_end", description=__doc__
     )
-    parser.add_argument("--turns", type=int, default=3, help="runs of each (3)")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument(
+        "--turns", type=at_least_one, default=3, help="runs of each (3)"
+    )
+    parser.add_argument(
+        "--json", type=output_file, help="write the figures to this file"
+    )
     options = parser.parse_args(arguments)
     commands = {
         "`flwr run . --stream`": ["flwr", "run", ".", "--stream"],
@@ -43,15 +47,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, command in commands.items():
             seconds[name].append(_seconds(command))
             Console(stderr=True).print(f"{name}: {seconds[name][-1]:.1f} s")
-    figures = []
-    for name, taken in seconds.items():
-        lower, middle, upper = (
-            sorted(taken)[0],
-            sorted(taken)[len(taken) // 2],
-            max(taken),
-        )
-        title = f"{name}, the embedded default, start to finish"
-        figures.append(Figure(title, middle, (lower, upper), GOAL, "s"))
+    title = "the embedded default, start to finish"
+    figures = [
+        of_measurements(f"{name}, {title}", taken, GOAL, "s")
+        for name, taken in seconds.items()
+    ]
     return publish(figures, options.json)
 
 

@@ -23,7 +23,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import chain, cycle, repeat
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -34,7 +33,7 @@ from rich.progress import Progress
 from rich.table import Table
 from torch import nn
 
-from benchmarks.figures import Figure
+from benchmarks.figures import Figure, output_file, rows_of
 from benchmarks.timing import (
     Pause,
     Times,
@@ -107,7 +106,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--repetitions", type=int, help=f"of each arm (default: {REPETITIONS})"
     )
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument(
+        "--json", type=output_file, help="write the figures to this file"
+    )
     options = parser.parse_args(arguments)
     if options.repetitions is not None and options.repetitions < 3:
         parser.error("--repetitions must be 3 or more")
@@ -121,9 +122,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows += measured
     if options.json:
         named = models[0] if len(models) == 1 else models
-        figures = [figure._asdict() for figure in _figures(rows)]
         content = {"model": named, "machine": machine(), "rows": rows}
-        content |= {"figures": figures}
+        content |= {"figures": rows_of(_figures(rows))}
         options.json.write_text(json.dumps(content, indent=1) + "\n")
     return 0
 

@@ -146,7 +146,6 @@ def machine() -> dict[str, Any]:
         "date": datetime.now(UTC).date().isoformat(),
         "processor": _processor(),
         "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": version("torch"),
         "flwr": version("flwr"),

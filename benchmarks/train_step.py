@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.figures import Figure, of_measurements, publish
+from benchmarks.figures import Figure, of_measurements, output_file, publish
 from benchmarks.timing import paired_ratio
 from clients import (
     LocalTrainer,
@@ -68,7 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="append",
         help="only this one; may be repeated",
     )
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument(
+        "--json", type=output_file, help="write the figures to this file"
+    )
     options = parser.parse_args(arguments)
     figures = [f for model in options.model or MODELS for f in _measure(model)]
     return publish(figures, options.json)

@@ -34,7 +34,9 @@ def fast_depthwise(model: Model) -> Model:
     Outputs and input gradients are the same to the bit, the gradients of weights and
     biases to rounding. Names, parameters and hooks stay as they are; the layers change
     their class, from ``nn.Conv2d`` to :class:`DepthwiseConv2d`, and feedback alignment
-    works with them. A second call changes nothing.
+    works with them. A second call changes nothing. The rule is measured for one thread.
+    Tools that go by a layer's exact class (torch's quantisation, ``torch.fx``) want a
+    model without it: call this on the one that is trained.
 
     Parameters
     ----------

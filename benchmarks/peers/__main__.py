@@ -26,6 +26,7 @@ from unittest.mock import patch
 import torch
 from rich.console import Console
 
+from benchmarks.figures import output_file, rows_of
 from benchmarks.peers.environment import default_folder, pfl_python, pfl_version
 from benchmarks.peers.report import GOALS, figures_of, missed, table_of
 from benchmarks.peers.turns import WARM_UP, arms_with, measure
@@ -50,7 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--env-dir", type=Path, help="environment with pfl (default: in the cache)"
     )
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument(
+        "--json", type=output_file, help="write the figures to this file"
+    )
     options = parser.parse_args(arguments)
     return reporting_errors(lambda: _measure(options))
 
@@ -83,7 +86,7 @@ def _measure(options: argparse.Namespace) -> None:
             "rounds": {"counted": options.rounds, "before": WARM_UP},
             "goals": GOALS,
             "rows": rows,
-            "figures": [figure._asdict() for figure in figures_of(rows)],
+            "figures": rows_of(figures_of(rows)),
         }
         options.json.write_text(json.dumps(content, indent=1) + "\n")
     Console(highlight=False, soft_wrap=True).print(table_of(rows), markup=False)

@@ -49,6 +49,12 @@ class Work(NamedTuple):
         """The whole run config of our own app."""
         return RunConfig.parse({**default_keys(), **self.keys})
 
+    @property
+    def participants(self) -> list[list[int]]:
+        """The clients of each round."""
+        rounds = json.loads((self.folder / "work.json").read_text())["rounds"]
+        return [[int(client) for client in seeds] for seeds in rounds]
+
 
 def export_work(folder: Path, model: str, rounds: int, **other_keys: Any) -> Work:
     """Write what the peers need to do what our app does.

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks import __main__ as bench
+from benchmarks import server_memory
 from benchmarks.figures import Figure, markdown, missed, of_measurements, publish
 
 
@@ -91,3 +92,14 @@ def test_every_benchmark_is_a_command(name: str) -> None:
     assert (folder / f"{name}.py").is_file() or (
         folder / name / "__main__.py"
     ).is_file()
+
+
+def test_a_file_that_cannot_be_written_is_refused_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, reason in (("no/x.json", "no is no folder"), ("", "it is a folder")):
+        with pytest.raises(SystemExit):
+            server_memory.main(["--json", str(tmp_path / name)])
+        error = capsys.readouterr().err
+        assert "--json" in error
+        assert reason in error

@@ -16,10 +16,11 @@ from benchmarks.server_cost import ServerRound
 
 def test_both_sides_make_the_same_average() -> None:
     server_round = ServerRound(3)
-    plain, ours = server_round.average(), server_round.aggregate()
-    assert list(plain) == list(ours)
-    for name, array in ours.items():
-        assert np.asarray(plain[name]).tobytes() == array.numpy().tobytes()
+    ours = server_round.aggregate()
+    for plain in (server_round.average(), server_round.average_decoded()):
+        assert list(plain) == list(ours)
+        for name, array in ours.items():
+            assert np.asarray(plain[name]).tobytes() == array.numpy().tobytes()
     assert set(server_round.strategy.scores) == set(server_round.strategy.layers)
     server_round.check()
 
@@ -56,6 +57,6 @@ def test_the_figures_are_written(
     status = benchmark.main(["--repetitions", "2", "--json", str(file)])
     content = json.loads(file.read_text())
     assert set(content) == {"machine", "figures"}
-    assert len(content["figures"]) == 3
+    assert len(content["figures"]) >= 3
     goals = [figure["reached"] for figure in content["figures"] if figure["goal"]]
     assert goals == [status == 0]

@@ -85,5 +85,4 @@ def test_typical_is_the_sum_of_the_medians_of_the_pieces() -> None:
 def test_the_machine_is_named() -> None:
     about = machine()
     assert about["processor"]
-    assert about["threads"] >= 1
     assert {"date", "python", "torch", "flwr"} <= about.keys()
