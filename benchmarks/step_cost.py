@@ -197,8 +197,9 @@ class _Client:
             ),
             keys | {"proximal-mu": keys["fedprox-mu"]},
             state=self.state,
-            # What the server sends besides the model has the form of the state.
-            received=self.state,
+            # What the server sends besides the model has the form of the state, but is
+            # not the same: SCAFFOLD would have nothing to correct.
+            received={name: 0.5 * tensor for name, tensor in self.state.items()},
         )
         self._take_steps_in_pairs(trainer, pause)
         trainer.fit(self.inputs, self.targets)
@@ -222,8 +223,11 @@ class _Client:
         def pair(*args: Any) -> torch.Tensor:
             next(pauses)()
             seconds = {}
+            # FedSOL's first step is not perturbed: both of the first pair are it.
+            at_received = getattr(trainer, "at_received", None)
             aligned_first = (len(self.pairs) - 1 + len(self.pairs[-1])) % 2 == 1
             for aligned in (aligned_first, not aligned_first):
+                vars(trainer)["at_received"] = at_received
                 with nullcontext() if aligned else _without_alignment(self.model):
                     started = time.perf_counter()
                     loss = take(*args)

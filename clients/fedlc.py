@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
+from .fedrs import class_counts
 from .trainer import LocalTrainer
 
 __all__ = ["FedLCTrainer"]
@@ -29,6 +29,6 @@ class FedLCTrainer(LocalTrainer):
         if self.tau == 0:
             return super().loss(outputs, targets)
         if self.shift is None:
-            counts = torch.bincount(self.targets, minlength=outputs.shape[1])
-            self.shift = self.tau * counts.to(outputs) ** -0.25
+            counts = class_counts(self.targets, outputs)
+            self.shift = self.tau * counts**-0.25
         return super().loss(outputs - self.shift, targets)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .trainer import LocalTrainer
 
-__all__ = ["VARIANTS", "FedRSTrainer"]
+__all__ = ["VARIANTS", "FedRSTrainer", "class_counts"]
 
 VARIANTS = ("hard", "soft")
 
@@ -36,7 +36,16 @@ class FedRSTrainer(LocalTrainer):
         return super().loss(outputs * self.factors, targets)
 
     def _factors(self, outputs: Tensor) -> Tensor:
-        counts = torch.bincount(self.targets, minlength=outputs.shape[1]).to(outputs)
+        counts = class_counts(self.targets, outputs)
         if self.variant == "soft":
             return self.alpha + (1 - self.alpha) * counts / counts.max()
         return torch.full_like(counts, self.alpha).masked_fill(counts > 0, 1.0)
+
+
+def class_counts(targets: Tensor, outputs: Tensor) -> Tensor:
+    """Return how many targets each class of the outputs has.
+
+    In the outputs' type, but with at least single precision: bfloat16 knows no 257.
+    """
+    counts = torch.bincount(targets, minlength=outputs.shape[1])
+    return counts.to(torch.promote_types(outputs.dtype, torch.float32))

@@ -77,6 +77,8 @@ class MOONTrainer(LocalTrainer):
             cosines = (unit * apart).sum(1, keepdim=True)
             logits = cosines / self.temperature
             slope = torch.sigmoid(logits) / (self.temperature * len(z) * length)
+            # Features that are all zero have no direction to turn.
+            slope = torch.where(length > EPSILON, slope, 0.0)
             pull = slope * (apart - cosines * unit)
             return functional.softplus(logits).mean(), pull
 

@@ -19,6 +19,9 @@ __all__ = ["Arrays", "FedMethod", "Reply", "uniform_mean"]
 
 Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 
+STATISTICS = ("running_mean", "running_var")
+"""The last part of the names of BatchNorm's floating buffers."""
+
 
 @dataclass(frozen=True)
 class Reply:
@@ -41,7 +44,9 @@ class FedMethod(OnePassFedAvg):
     Parameters
     ----------
     parameters : Collection[str], optional
-        The arrays that are parameters; all floating ones if it is not given.
+        The arrays that are parameters (``dict(model.named_parameters())``). If it is
+        not given: all floating ones but BatchNorm's statistics, which are known by
+        their names. A model with other floating buffers should name its parameters.
     **fedavg : Any
         For FedAvg.
     """
@@ -99,6 +104,7 @@ class FedMethod(OnePassFedAvg):
                 name
                 for name, array in arrays.items()
                 if np.issubdtype(np.dtype(array.dtype), np.floating)
+                and name.rpartition(".")[2] not in STATISTICS
             )
         arrays = self.arrays_to_send(arrays)
         self._sent = self._decoded_parameters(arrays)

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from benchmarks import step_cost, train_step
+from clients import FedSOLTrainer, MOONTrainer
+from clients.anchor import Anchor
 from flfa_app.registry import ALGORITHMS
 
 
@@ -55,3 +57,43 @@ def test_train_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert flfa["value"] > 0
     assert ratio["reached"] is seconds["reached"] is None
     assert flfa["reached"] is (flfa["value"] <= 1.02)
+
+
+@pytest.mark.parametrize("name", step_cost.ARMS)
+def test_every_arm_does_the_work_of_its_method(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In all ten steps of a round, but for FedSOL's first."""
+    monkeypatch.setattr(step_cost, "SAMPLES", 8)
+    edits: list[int] = []
+    add = Anchor.add
+    monkeypatch.setattr(Anchor, "add", lambda *args: edits.append(1) or add(*args))
+    perturbed: list[int] = []
+    perturb = FedSOLTrainer._proximal_gradients
+    monkeypatch.setattr(
+        FedSOLTrainer,
+        "_proximal_gradients",
+        lambda *args: perturbed.append(1) or perturb(*args),
+    )
+    contrasts: list[int] = []
+    contrast = MOONTrainer._contrast
+    monkeypatch.setattr(
+        MOONTrainer,
+        "_contrast",
+        lambda *args: contrasts.append(1) or contrast(*args),
+    )
+    client = step_cost._Client("cnn", step_cost.ARMS[name])
+    client(lambda: None)  # has no state yet
+    for calls in (edits, perturbed, contrasts):
+        calls.clear()
+    client(lambda: None)
+    steps = 2 * len(client.pairs[-1])  # each is taken with and without alignment
+    algorithm = step_cost.ARMS[name].algorithm
+    assert len(edits) == {
+        "fedprox": steps,
+        "fedacg": steps,
+        "feddyn": 2 * steps,
+        "scaffold": steps,
+    }.get(algorithm, 0)
+    assert len(perturbed) == (steps - 2 if algorithm == "fedsol" else 0)
+    assert len(contrasts) == (steps if algorithm == "moon" else 0)

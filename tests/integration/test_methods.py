@@ -71,6 +71,17 @@ def test_one_local_step_a_round_makes_flfa_the_method_itself(
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
+def test_with_more_local_steps_flfa_changes_the_method(
+    name: str, tmp_path: Path
+) -> None:
+    keys = {**EVERYONE, "num-server-rounds": 2, "algorithm": name}
+    plain, flfa = (run_app(tmp_path, {**keys, "flfa": x}) for x in ("none", "lowest"))
+    assert [len(row["selected"]) for row in metrics(flfa)] == [0, 1]
+    one, other = model_of(plain), model_of(flfa)
+    assert any(not torch.equal(one[key], other[key]) for key in one)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_run_does_not_depend_on_the_order_of_replies(
     name: str, tmp_path: Path
 ) -> None:

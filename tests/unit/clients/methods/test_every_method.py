@@ -59,16 +59,8 @@ def test_the_slow_sgd_is_the_trainers() -> None:
 def test_with_feedback_alignment_one_step_is_the_methods_own(
     name: str, net: Any, layer: str
 ) -> None:
-    """In the first step B = W = w.
-
-    FedSOL's fixed variant is different where training mode matters (BatchNorm,
-    dropout): the received logits are of evaluation mode, so it perturbs even the first
-    step, and the second pass has w + e forward and B = w backward. Without those there
-    is no perturbation; in double precision no rounding is taken for one either.
-    """
+    """In the first step B = W = w, and FedSOL perturbs nothing."""
     model, samples = net(), data()
-    if name.startswith("fedsol-fixed"):
-        model, samples = mlp().double(), data(dtype=torch.float64)
     one = settings(batch_size=22, epochs=1)
     plain, metrics, _ = active(name, model, one, samples)
     aligned, theirs, _ = active(

@@ -199,3 +199,24 @@ def test_a_round_counts_all_local_data_not_the_batch(method: str) -> None:
     ours, _, _ = trained(kind, model, SETTINGS, (inputs, targets), config)
     theirs = by_hand(model, len(inputs), SETTINGS, of(objective))
     assert apart(weights(ours), weights(theirs)) < 1e-12
+
+
+def fedrs_counts(number: int, dtype: torch.dtype) -> float:
+    """Return the soft factor of a class with so many of 1,000 samples."""
+    trainer = scaled(0.5, "soft")
+    trainer.targets = torch.tensor([0] * 1000 + [1] * number)
+    return float(trainer._factors(torch.zeros(1, 2, dtype=dtype))[1])
+
+
+def fedlc_shift(number: int, dtype: torch.dtype) -> float:
+    """Return what is subtracted from the logit of a class with so many samples."""
+    trainer = calibrated(1.0, torch.zeros(number, dtype=torch.int64))
+    trainer.loss(torch.zeros(1, 1, dtype=dtype), torch.zeros(1, dtype=torch.int64))
+    return float(trainer.shift)
+
+
+@pytest.mark.parametrize("counted", [fedrs_counts, fedlc_shift])
+def test_counts_keep_their_precision_where_logits_have_little(counted: Any) -> None:
+    """bfloat16 has 8 bits: its 257 is 256, and its 3^(-1/4) is 0.7617, not 0.7598."""
+    for number in (3, 257):
+        assert counted(number, torch.bfloat16) == counted(number, torch.float32)

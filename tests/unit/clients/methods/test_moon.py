@@ -217,3 +217,19 @@ def test_all_samples_in_their_order_and_the_modes_after_an_error() -> None:
     with pytest.raises(RuntimeError):
         FrozenOutputs(model, nn.Module.__call__, inputs[:, :5], augmented=False)
     assert [m.training for m in model.modules()] == modes
+
+
+def test_features_that_are_all_zero_are_not_pulled() -> None:
+    """They have no direction: the step is that of the plain loss.
+
+    A tanh without inputs and biases has zero features; the previous model's bias gives
+    it others.
+    """
+    model = nn.Sequential(nn.Sequential(nn.Linear(6, 5), nn.Tanh()), nn.Linear(5, 4))
+    nn.init.zeros_(model[0][0].bias)
+    samples = torch.zeros(4, 6), torch.arange(4)
+    one = TrainSettings(learning_rate=0.1, batch_size=4, epochs=1)
+    state = {**model.state_dict(), "0.0.bias": torch.ones(5)}
+    contrasted, _, _ = trained(MOONTrainer, model, one, samples, moon(1.0), state=state)
+    plain, _, _ = trained(LocalTrainer, model, one, samples, {})
+    assert same_bits(bits(contrasted), bits(plain))

@@ -1,0 +1,116 @@
+"""Every key of the training reaches it: another value makes another model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from clients import trainer
+from flfa_app.registry import ALGORITHMS
+from tests.federation import metrics, run_app
+
+# All take part, so that clients have state in the second round.
+KEYS = {"fraction-train": 1.0, "num-server-rounds": 3, "pictures": False}
+
+# Of every method: a key and a value that is not the default.
+OF_ALL: list[tuple[str, Any]] = [
+    ("seed", 1),
+    ("learning-rate", 0.03),
+    ("lr-decay", 0.5),
+    ("momentum", 0.5),
+    ("weight-decay", 0.1),
+    ("clip-norm", 0.01),
+    ("batch-size", 7),
+    ("local-epochs", 2),
+    ("augmentation", "crop"),
+    ("precision", "bf16"),
+    ("num-fa-layers", 2),
+    ("flfa", "highest"),
+    ("feedback", "random"),
+    ("feedback", "dfa"),
+    ("scaling", "channel"),
+    ("scaling", "none"),
+]
+# Of one method.
+OF_ONE: list[tuple[str, str, Any]] = [
+    ("fedprox", "fedprox-mu", 0.5),
+    ("fedavgm", "fedavgm-form", "heavy-ball"),
+    ("fedavgm", "fedavgm-form", "nesterov"),
+    ("fedavgm", "fedavgm-momentum", 0.5),
+    ("fedavgm", "fedavgm-learning-rate", 0.5),
+    ("moon", "moon-mu", 1.0),
+    ("moon", "moon-temperature", 0.1),
+    ("fedsol", "fedsol-rho", 0.5),
+    ("fedsol", "fedsol-variant", "fixed"),
+    ("fedsol", "fedsol-part", "head"),
+    ("fedrs", "fedrs-alpha", 0.1),
+    ("fedrs", "fedrs-variant", "soft"),
+    ("fedlc", "fedlc-tau", 0.5),
+    ("fedacg", "fedacg-lambda", 0.5),
+    ("fedacg", "fedacg-beta", 0.2),
+    ("feddyn", "feddyn-alpha", 0.1),
+    ("scaffold", "scaffold-learning-rate", 0.5),
+]
+
+
+@pytest.fixture(scope="module")
+def defaults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The models of the defaults, by method, each trained when it is asked for."""
+    return _Defaults(tmp_path_factory)
+
+
+class _Defaults(dict[str, Any]):
+    def __init__(self, folders: pytest.TempPathFactory) -> None:
+        self._folders = folders
+
+    def __missing__(self, algorithm: str) -> Any:
+        folder = self._folders.mktemp(algorithm)
+        self[algorithm] = model_of(run_app(folder, {**KEYS, "algorithm": algorithm}))
+        return self[algorithm]
+
+
+def model_of(results: Path) -> dict[str, torch.Tensor]:
+    return load_file(results / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "key", "value"), [*(("fedavg", *one) for one in OF_ALL), *OF_ONE]
+)
+def test_another_value_makes_another_model(
+    algorithm: str, key: str, value: Any, defaults: Any, tmp_path: Path
+) -> None:
+    other = model_of(run_app(tmp_path, {**KEYS, "algorithm": algorithm, key: value}))
+    default = defaults[algorithm]
+    assert other.keys() == default.keys()
+    assert any(not torch.equal(other[name], default[name]) for name in other)
+
+
+def test_no_key_of_a_method_is_forgotten() -> None:
+    own = {key for method in ALGORITHMS.values() for key in method.keys.values()}
+    assert own == {key for _, key, _ in OF_ONE}
+
+
+def test_all_clients_align_with_the_same_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A random B is the same for all: its seed is the run's, in every round."""
+    used: list[tuple[Any, ...]] = []
+    align = trainer.feedback_alignment
+
+    def watched(model: Any, layers: Any, **how: Any) -> Any:
+        used.append((tuple(layers), *(how[x] for x in ("feedback", "scaling", "seed"))))
+        return align(model, layers, **how)
+
+    monkeypatch.setattr(trainer, "feedback_alignment", watched)
+    settings = {"feedback": "random", "scaling": "channel", "seed": 7}
+    results = run_app(tmp_path, {**KEYS, **settings})
+    expected = [
+        (tuple(row["selected"]), "random", "channel", 7)
+        for row in metrics(results)
+        for _ in row["participants"]
+    ]
+    assert used == expected
