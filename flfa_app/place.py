@@ -64,6 +64,7 @@ def place_of(node_config: Mapping[str, Any]) -> Place:
                 f"this node's config has no {key!r}; start the SuperNode with "
                 f"--node-config '{example}'"
             )
+        _refuse_unless_whole(key, node_config[key], example)
     numbers = [int(node_config[key]) for key in keys]
     partition_id = numbers[0]
     if own:
@@ -79,3 +80,12 @@ def place_of(node_config: Mapping[str, Any]) -> Place:
             f"{num_partitions}; the id must be from 0 to {num_partitions - 1}"
         )
     return Place(partition_id, num_partitions, state_dir=state_dir)
+
+
+def _refuse_unless_whole(key: str, value: Any, example: str) -> None:
+    # Python counts True as 1.
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(
+            f"this node's {key} is {value!r}; it must be a whole number, without "
+            f"quotes: --node-config '{example}'"
+        )

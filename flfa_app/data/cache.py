@@ -21,16 +21,18 @@ from filelock import FileLock
 from flwr.common.logger import log
 from numpy.typing import NDArray
 
+from flfa_app.data.decoded import DAMAGE
 from flfa_app.data.images import Images
 
 __all__ = ["cache_folder", "cached_images"]
 
 # 2: what 1 kept may be of 16-bit pictures, or of another data set's file.
-FORMAT = 2
+# 3: what 2 kept may be of another data set's file, or count classes in another order.
+FORMAT = 3
 VARIABLE = "FLFA_CACHE"
 _ABOUT = "about.json"
 # What reading a folder raises that is not there, or not as it was written.
-_DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError)
+_DAMAGE = (*DAMAGE, OSError, TypeError)
 
 
 def cache_folder() -> Path:

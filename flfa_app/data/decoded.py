@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import lzma
 import pickle
+import struct
 import tarfile
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "DAMAGE",
     "Decoded",
     "Source",
     "checked",
@@ -26,12 +30,21 @@ __all__ = [
 ]
 
 # What the readers of the formats raise at a file that is cut off or overwritten.
-_DAMAGE = (
+DAMAGE = (
     zipfile.BadZipFile,
     tarfile.TarError,
     EOFError,
     zlib.error,
+    lzma.LZMAError,
     pickle.UnpicklingError,
+    struct.error,
+    # Of zipfile, at a compression or an encryption that it does not know.
+    RuntimeError,
+    # Of NumPy, at a header that is a text of Python no more, or of absurd numbers.
+    SyntaxError,
+    tokenize.TokenError,
+    OverflowError,
+    MemoryError,
     ValueError,
     KeyError,
 )
@@ -67,8 +80,8 @@ class Source:
     files : tuple[Path, ...]
         What is read; decides, with size and time, whether the cache is still right.
     identity : str
-        In place of files, of what does not lie in files of ours. With neither, the data
-        is not cached.
+        What else decides: the order of the classes, or what does not lie in files of
+        ours. With neither, the data is not cached.
     """
 
     place: str
@@ -83,16 +96,23 @@ def reading(place: Path | str, cure: str) -> Iterator[None]:
     """Turn what a library says of a damaged file into an error with name and cure."""
     try:
         yield
-    except _DAMAGE as problem:
+    except DAMAGE as problem:
         raise ValueError(f"{place} is damaged: {_text(problem)}; {cure}") from problem
     except OSError as problem:
-        if problem.errno is not None:  # permissions, say: it names the file itself
+        if problem.filename is not None:  # permissions, say: it names the file itself
             raise
-        # gzip and Pillow have no error of their own for bad content.
-        raise ValueError(f"{place} is damaged: {_text(problem)}; {cure}") from problem
+        # gzip and Pillow have no error of their own for bad content; a disk may fail.
+        what = "is damaged" if problem.errno is None else "cannot be read"
+        raise ValueError(f"{place} {what}: {_text(problem)}; {cure}") from problem
 
 
 def _text(problem: Exception) -> str:
+    if isinstance(problem, MemoryError):
+        detail = f" ({problem})" if str(problem) else ""
+        return f"it asks for more memory than this machine has{detail}"
+    # Their first argument is the encoding, or a number.
+    if isinstance(problem, (UnicodeError, OSError)):
+        return str(problem)
     # A KeyError's text is in quotes; some errors have none.
     return str(problem.args[0] if problem.args else type(problem).__name__)
 
@@ -142,7 +162,10 @@ def checked(found: Decoded, source: Source) -> Decoded:
 def checked_images(images: NDArray[Any], name: str) -> NDArray[np.uint8]:
     """Return images as (N, H, W, C); raise unless they are square and of bytes."""
     if images.dtype != np.uint8:
-        raise ValueError(f"the {name} are of type {images.dtype}, not uint8")
+        raise ValueError(
+            f"the {name} are of type {images.dtype}, not uint8 (whole numbers from 0 "
+            "to 255)"
+        )
     if images.ndim == 3:
         images = images[..., None]
     if images.ndim != 4 or images.shape[1] != images.shape[2] or images.shape[3] == 0:

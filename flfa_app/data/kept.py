@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zipfile
 from importlib.metadata import version
 from logging import WARNING
 from pathlib import Path
@@ -20,6 +19,7 @@ from flwr.common.logger import log
 from numpy.typing import NDArray
 
 from flfa_app.data.cache import cache_folder
+from flfa_app.data.decoded import DAMAGE
 from flfa_app.data.partition import Parts, partition_indices
 
 __all__ = ["kept_partition"]
@@ -69,7 +69,7 @@ def _read(file: Path) -> Parts | None:
             indices, sizes = kept["indices"], kept["sizes"]
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as problem:
+    except (*DAMAGE, OSError) as problem:
         log(WARNING, "%s is damaged and made again: %s", file, problem)
         return None
     return tuple(np.split(indices, np.cumsum(sizes)[:-1]))

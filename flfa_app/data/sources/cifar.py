@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import gzip
 import io
-import pickle
 import tarfile
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flfa_app.data.decoded import Decoded, Source, checked_labels, reading
+from flfa_app.data.sources.batches import PickledArray, read_batch
 from flfa_app.data.sources.cifar10_1 import find_cifar10_1, read_cifar10_1
-from flfa_app.data.sources.named import find_anyhow, from_hub, missing
+from flfa_app.data.sources.named import expecting, find_anyhow, from_hub, missing
 
 __all__ = ["find_cifar"]
 
@@ -38,6 +38,8 @@ class _Layout(NamedTuple):
         return *self.train, self.test, self.meta
 
 
+_SHAPE = 32, 3
+_COARSE = 20  # classes of CIFAR-100 that have five others each
 _PLACE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 _LAYOUTS = {
     "cifar10": _Layout(
@@ -72,7 +74,10 @@ _LAYOUTS = {
 def find_cifar(name: str, data_dir: str, image_size: int) -> Source:
     """Find the batches; CIFAR-10.1 beside those of CIFAR-10 is a further test set."""
     roots = [Path(data_dir).expanduser()] if data_dir else []
-    source = _find(name, roots)
+    size, channels = _SHAPE
+    source = expecting(_find(name, roots), name, size, channels)
+    if name == "cifar100":
+        source = replace(source, read=partial(_fine, source))
     extra = find_cifar10_1(roots[0]) if roots and name == "cifar10" else {}
     if not extra:
         return source
@@ -82,6 +87,23 @@ def find_cifar(name: str, data_dir: str, image_size: int) -> Source:
         return replace(source.read(), extra_tests=read_cifar10_1(extra))
 
     return replace(source, read=read, files=(*source.files, *files))
+
+
+def _fine(source: Source) -> Decoded:
+    """Read CIFAR-100; raise if it is CIFAR-10, or has the coarse labels.
+
+    Both fit a hundred classes, most of which would then have no image.
+    """
+    found = source.read()
+    largest = max(found.train_labels.max(), found.test_labels.max())
+    if largest < _COARSE:
+        raise ValueError(
+            f"{source.place} is not cifar100: its labels are from 0 to {largest}, as "
+            "those of CIFAR-10 or the coarse ones of CIFAR-100; set dataset to "
+            f"'cifar10', or data-dir to the fine labels ({_PLACE}), or dataset to "
+            "'files' and data-dir to this one"
+        )
+    return found
 
 
 def _find(name: str, roots: list[Path]) -> Source:
@@ -120,7 +142,7 @@ def _in_folder(folder: Path, layout: _Layout, cure: str) -> Source:
     files = tuple(folder / file for file in layout.files)
 
     def content(wanted: str) -> dict[str, Any]:
-        return _unpickled(folder / wanted, (folder / wanted).read_bytes(), cure)
+        return read_batch(folder / wanted, (folder / wanted).read_bytes(), cure)
 
     read = partial(_read, layout, f"{folder}/", cure, content)
     return Source(str(folder), cure, read, files)
@@ -142,7 +164,7 @@ def _read_archive(archive: Path, layout: _Layout, cure: str) -> Decoded:
         layout,
         f"{archive}: ",
         cure,
-        lambda wanted: _unpickled(f"{archive}: {wanted}", members[wanted], cure),
+        lambda wanted: read_batch(f"{archive}: {wanted}", members[wanted], cure),
     )
 
 
@@ -154,15 +176,12 @@ def _read(
     images, labels = [], []
     for name, batch in zip((*layout.train, layout.test), batches, strict=True):
         with reading(f"{place}{name}", cure):
-            data, numbers = batch.get("data"), batch.get(layout.labels)
-            if not _is_of_images(data):
-                raise ValueError("it has no data of 3x32x32 bytes")
+            data, numbers = _rows(batch.get("data")), batch.get(layout.labels)
             if not isinstance(numbers, list):
                 raise ValueError(f"it has no list {layout.labels}")
             # Raises as well if they are lists of several lengths.
             numbers = np.array(numbers)
             labels.append(checked_labels(numbers, len(data), classes, layout.labels))
-        # A row is the red image, the green one and the blue one.
         images.append(data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
     names = content(layout.meta).get(layout.meta_key)
     with reading(f"{place}{layout.meta}", cure):
@@ -177,52 +196,15 @@ def _read(
     )
 
 
-def _is_of_images(data: Any) -> TypeGuard[NDArray[np.uint8]]:
-    return (
-        isinstance(data, np.ndarray)
-        and data.dtype == np.uint8
-        and data.shape[1:] == (3072,)
-        and len(data) > 0
-    )
-
-
-def _latin1(text: Any, encoding: Any) -> bytes:
-    """Return the bytes that Python 3 writes as a text, below protocol 3."""
-    if not isinstance(text, str) or encoding != "latin1":
-        raise pickle.UnpicklingError(
-            f"it asks for {encoding!r} of a {type(text).__name__}, not latin1 of a text"
-        )
-    return text.encode("latin1")
-
-
-class _ArraysOnly(pickle.Unpickler):
-    """A pickle may call anything; these batches need bytes and NumPy's arrays."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        """Return what a batch may call; raise otherwise."""
-        if module in ("numpy.core.multiarray", "numpy._core.multiarray"):
-            module = "numpy.core.multiarray"
-        allowed = {
-            ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
-            ("numpy", "ndarray"): np.ndarray,
-            ("numpy", "dtype"): np.dtype,
-            ("_codecs", "encode"): _latin1,
-        }
-        if (module, name) not in allowed:
-            raise pickle.UnpicklingError(
-                f"it asks for {module}.{name}, which a batch of CIFAR has no use for"
-            )
-        return allowed[module, name]
-
-
-def _unpickled(place: Path | str, content: bytes, cure: str) -> dict[str, Any]:
-    with reading(place, cure):
-        try:
-            # Python 2 wrote them: its texts are bytes.
-            batch = _ArraysOnly(io.BytesIO(content), encoding="latin1").load()
-        except (AttributeError, IndexError, KeyError, TypeError) as problem:
-            # A cut or overwritten pickle is a program that goes wrong anywhere.
-            raise ValueError(f"{type(problem).__name__}: {problem}") from problem
-        if not isinstance(batch, dict):
-            raise ValueError(f"it holds a {type(batch).__name__}, not a batch")
-        return batch
+def _rows(data: Any) -> NDArray[np.uint8]:
+    """Return the images of a batch, one in a row: red, then green, then blue."""
+    needed = "it has no data of 3x32x32 bytes"
+    if not isinstance(data, PickledArray):
+        raise ValueError(needed)
+    try:
+        rows = data.array()
+    except ValueError as problem:
+        raise ValueError(f"{needed}: {problem}") from problem
+    if rows.shape[1:] != (3072,) or len(rows) == 0:
+        raise ValueError(needed)
+    return rows

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flfa_app.data.decoded import Decoded, Source, reading
-from flfa_app.data.sources.named import find_anyhow, from_hub, missing
+from flfa_app.data.sources.named import expecting, find_anyhow, from_hub, missing
 
 __all__ = ["CLASS_NAMES", "DEBIAN", "find_fashion"]
 
@@ -34,12 +34,18 @@ _FILES = (
     "t10k-images-idx3-ubyte",
     "t10k-labels-idx1-ubyte",
 )
+_SHAPE = 28, 1
 _PLACE = "https://github.com/zalandoresearch/fashion-mnist"
 _BYTES = 0x08  # idx's code for unsigned bytes
 
 
 def find_fashion(name: str, data_dir: str, image_size: int) -> Source:
     """Find the idx files, also where torchvision and Debian put them."""
+    size, channels = _SHAPE
+    return expecting(_find(name, data_dir), name, size, channels)
+
+
+def _find(name: str, data_dir: str) -> Source:
     roots = [Path(data_dir).expanduser()] if data_dir else [DEBIAN]
     cure = f"delete it and download it again from {_PLACE}"
     for root in roots:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from logging import WARNING
 from pathlib import Path
 
 import numpy as np
+from flwr.common.logger import log
 from numpy.typing import NDArray
 from PIL import Image
 
 from flfa_app.data.decoded import Decoded, Source, reading
-from flfa_app.data.sources.pictures import pixels_of, same_channels, square
+from flfa_app.data.sources.pictures import (
+    not_too_large,
+    pixels_of,
+    same_channels,
+    square,
+)
 
 __all__ = ["classes_in", "find_folders", "list_pictures", "read_pictures"]
 
@@ -47,7 +57,8 @@ def find_folders(
     cure = "delete it, or save it again"
     read = partial(_read, train, test, names, image_size, cure)
     files = tuple(path for path, _ in (*train, *test))
-    return Source(str(root), cure, read, files=files)
+    # The order of the names is that of the labels; the files do not tell it.
+    return Source(str(root), cure, read, files=files, identity=json.dumps(names))
 
 
 def classes_in(folder: Path) -> list[str]:
@@ -59,8 +70,19 @@ def classes_in(folder: Path) -> list[str]:
     )
 
 
-def list_pictures(folder: Path, names: Sequence[str]) -> list[tuple[Path, int]]:
+def list_pictures(
+    folder: Path, names: Sequence[str], *, some_classes: bool = False
+) -> list[tuple[Path, int]]:
     """Return the files of the classes that are not hidden, each with its label.
+
+    Parameters
+    ----------
+    folder : Path
+        With a folder for each class.
+    names : Sequence[str]
+        Of the classes, in the order of the labels.
+    some_classes : bool
+        Whether one picture of any class is enough.
 
     Raises
     ------
@@ -76,20 +98,28 @@ def list_pictures(folder: Path, names: Sequence[str]) -> list[tuple[Path, int]]:
             and not path.name.startswith(".")
             and not path.is_dir()
         )
-        if not paths:
+        if not paths and not some_classes:
             raise FileNotFoundError(
                 f"{folder / name} has no picture ({', '.join(_ENDINGS)}); every class "
                 "needs at least one"
             )
         found += [(path, label) for path in paths]
+    if not found:
+        raise FileNotFoundError(
+            f"{folder} has no picture ({', '.join(_ENDINGS)}) in a folder with the "
+            "name of its class; there must be at least one"
+        )
     return found
 
 
 def read_pictures(paths: Sequence[Path], size: int, cure: str) -> NDArray[np.uint8]:
     """Return the pictures as pixels; ``size`` 0 leaves them as they are."""
-    # Pillow decodes outside Python's lock, so threads are enough.
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return pixels_of(_decoded(pool, paths, size, cure))
+    with warnings.catch_warnings():
+        # It does not say which picture; `_picture` does.
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        # Pillow decodes outside Python's lock, so threads are enough.
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            return pixels_of(_decoded(pool, paths, size, cure))
 
 
 def _decoded(
@@ -104,7 +134,10 @@ def _decoded(
 
 
 def _picture(path: Path, size: int, cure: str) -> Image.Image:
-    with reading(path, cure), Image.open(path) as picture:
+    with reading(path, cure), not_too_large("it"), Image.open(path) as picture:
+        if picture.width * picture.height > (Image.MAX_IMAGE_PIXELS or math.inf):
+            width, height = picture.size
+            log(WARNING, "%s is very large: %dx%d pixels", path, width, height)
         picture.load()
     # The file is closed, its pixels are there.
     return square(str(path), picture, size) if size else picture.copy()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from flfa_app.data.decoded import Source
+from flfa_app.data.decoded import Source, reading
 from flfa_app.data.sources.folders import find_folders
 
 __all__ = ["find_imagenet100"]
@@ -31,10 +31,16 @@ def find_imagenet100(name: str, data_dir: str, image_size: int) -> Source:
                 f"{path} is missing; {name} needs train/<class>/, val/<class>/ (or "
                 f"test/) and classes.txt with one name of a class in a line. {_GET}"
             )
-    lines = (root / "classes.txt").read_text().splitlines()
-    names = [line.strip() for line in lines if line.strip()]
+    names = _class_names(root / "classes.txt")
     if twice := [name for name, times in Counter(names).items() if times > 1]:
         raise ValueError(f"{root / 'classes.txt'} names {', '.join(twice)} twice")
     if not names:
         raise ValueError(f"{root / 'classes.txt'} names no class")
     return find_folders(root, image_size or DEFAULT_SIZE, names)
+
+
+def _class_names(path: Path) -> list[str]:
+    with reading(path, "save it as text in UTF-8, one name of a class in a line"):
+        # Windows' editors begin such a file with a mark that is no part of a name.
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    return [line.strip() for line in lines if line.strip()]

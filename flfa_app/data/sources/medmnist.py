@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -81,6 +82,8 @@ def _download(name: str, path: Path, otherwise: str) -> None:
     import medmnist
 
     cls = getattr(medmnist, medmnist.INFO[name]["python_class"])
+    folders = (path.parent, *path.parent.parents)
+    new = [folder for folder in folders if not folder.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Under another name until it is complete.
@@ -89,7 +92,15 @@ def _download(name: str, path: Path, otherwise: str) -> None:
             Path(folder, path.name).replace(path)
     except (OSError, RuntimeError) as problem:
         cause = problem.__context__ or problem
+        _remove_empty(new)
         raise FileNotFoundError(
             f"{otherwise}. The medmnist package has failed to download it: "
             f"{type(cause).__name__}: {cause}"
         ) from problem
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Remove folders, the inner ones first: `data-dir` may be a slip of the pen."""
+    with suppress(OSError):  # one was never made, or another process uses it
+        for folder in folders:
+            folder.rmdir()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from flfa_app.data.decoded import Decoded, Source
+from flfa_app.data.decoded import Decoded, Source, checked
 from flfa_app.data.sources.npz import find_npz
 from flfa_app.data.sources.saved import decode_splits, find_saved, is_saved
 
-__all__ = ["find_anyhow", "from_hub", "missing"]
+__all__ = ["expecting", "find_anyhow", "from_hub", "missing"]
 
 
 def find_anyhow(
@@ -28,6 +29,37 @@ def find_anyhow(
         if is_saved(folder):
             return find_saved(folder, class_names, cure)
     return None
+
+
+def expecting(source: Source, name: str, size: int, channels: int) -> Source:
+    """Return a source that refuses images of another kind when it is read.
+
+    Parameters
+    ----------
+    source : Source
+        Of the data set, or of a file that has only its name.
+    name : str
+        Of the data set.
+    size, channels : int
+        Of its images.
+    """
+    return replace(source, read=partial(_read, source, name, (size, channels)))
+
+
+def _read(source: Source, name: str, expected: tuple[int, int]) -> Decoded:
+    found = checked(source.read(), source)
+    has = found.train.shape[1], found.train.shape[3]
+    if has != expected:
+        raise ValueError(
+            f"{source.place} is not {name}: its images have {_kind(*has)}, those of "
+            f"{name} {_kind(*expected)}; set data-dir to the folder of {name}, or "
+            "dataset to 'files' and data-dir to this one"
+        )
+    return found
+
+
+def _kind(size: int, channels: int) -> str:
+    return f"{size}x{size} pixels and {channels} channel(s)"
 
 
 def missing(name: str, files: Iterable[str], looked: Iterable[Path], get: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import zipfile
+from collections import Counter
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from numpy.typing import NDArray
 
 from flfa_app.data.decoded import Decoded, Source, numbered_classes, reading
 
-__all__ = ["find_npz", "read_archive"]
+__all__ = ["archive_class_names", "find_npz", "read_archive"]
 
 # MedMNIST's names, and those of Keras.
 _KEYS = (
@@ -53,15 +55,44 @@ def read_archive(
             for keys in choices:
                 if set(keys) <= set(file.files):
                     others = [key for key in file.files if key not in keys]
-                    return [file[key] for key in keys], {
-                        key: file[key] for key in others if _is_of_use(key)
+                    return [_member(file, key) for key in keys], {
+                        key: _member(file, key) for key in others if _is_of_use(key)
                     }
             expected = " or ".join(", ".join(keys) for keys in choices)
             raise ValueError(f"it has {', '.join(file.files)}, not {expected}")
 
 
+def _member(file: Any, key: str) -> NDArray[Any]:
+    array = file[key]
+    if not isinstance(array, np.ndarray):  # `load` gives the bytes of anything else
+        raise ValueError(f"{key} in it is not an array")
+    return array
+
+
 def _is_of_use(key: str) -> bool:
     return key == "class_names" or key.startswith("train_")
+
+
+def archive_class_names(arrays: Mapping[str, NDArray[Any]]) -> tuple[str, ...] | None:
+    """Return the names in an archive, in the order of its labels, if it has them.
+
+    Raises
+    ------
+    ValueError
+        If they are not one name for each class.
+    """
+    if (names := arrays.get("class_names")) is None:
+        return None
+    if names.ndim != 1:
+        raise ValueError(
+            f"its class_names have the shape {names.shape}; it must be (C,), one name "
+            "for each class"
+        )
+    found = tuple(names.astype(str).tolist())
+    # Whoever goes by the names would take two classes for one.
+    if twice := [name for name, times in Counter(found).items() if times > 1]:
+        raise ValueError(f"its class_names have {', '.join(twice)} twice")
+    return found
 
 
 def _read(path: Path, class_names: tuple[str, ...] | None, cure: str) -> Decoded:
@@ -69,15 +100,9 @@ def _read(path: Path, class_names: tuple[str, ...] | None, cure: str) -> Decoded
     train, train_labels, test, test_labels = arrays
     if class_names is None:
         with reading(path, cure):
-            if (names := others.get("class_names")) is None:
+            class_names = archive_class_names(others)
+            if class_names is None:
                 class_names = numbered_classes(train_labels, test_labels)
-            elif names.ndim == 1:
-                class_names = tuple(str(name) for name in names)
-            else:
-                raise ValueError(
-                    f"its class_names have the shape {names.shape}; it must be (C,), "
-                    "one name for each class"
-                )
     columns = {
         key.removeprefix("train_"): values
         for key, values in others.items()

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-__all__ = ["pixels_of", "same_channels", "square"]
+__all__ = ["not_too_large", "pixels_of", "same_channels", "square"]
 
 # With eight bits a channel; all but the first two are brought to RGB.
 _MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
+
+
+@contextmanager
+def not_too_large(name: str) -> Iterator[None]:
+    """Turn Pillow's refusal of a picture that would fill the memory into ValueError."""
+    try:
+        yield
+    except Image.DecompressionBombError as problem:
+        raise ValueError(
+            f"{name} has too many pixels ({problem}); make it smaller first"
+        ) from problem
 
 
 def pixels_of(pictures: Iterable[tuple[str, Image.Image]]) -> NDArray[np.uint8]:

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL.Image import DecompressionBombWarning
+from PIL.Image import Image as PillowImage
 
-from flfa_app.data.decoded import Decoded, Source, numbered_classes, reading
-from flfa_app.data.sources.pictures import pixels_of, same_channels
+from flfa_app.data.classes import refuse_unknown_classes, renumbered
+from flfa_app.data.decoded import (
+    Decoded,
+    Source,
+    checked_labels,
+    numbered_classes,
+    reading,
+)
+from flfa_app.data.sources.pictures import not_too_large, pixels_of, same_channels
 
 __all__ = ["Split", "decode_splits", "find_saved", "is_saved", "read_split"]
 
@@ -47,10 +57,16 @@ def load_saved(folder: Path, cure: str) -> Any:
     from pyarrow import ArrowException
 
     with reading(folder, cure):
-        _check_files(folder)
         try:
+            _check_files(folder)
             return load_from_disk(str(folder))
-        except (ArrowException, KeyError, TypeError, FileNotFoundError) as problem:
+        except (
+            ArrowException,
+            AttributeError,
+            KeyError,
+            TypeError,
+            FileNotFoundError,
+        ) as problem:
             raise ValueError(f"{type(problem).__name__}: {problem}") from problem
 
 
@@ -75,7 +91,8 @@ def decode_splits(
 ) -> Decoded:
     """Decode training and test split.
 
-    ``class_names`` is used where the splits have no names of their own.
+    ``class_names`` is used where the splits have no names of their own. The labels of
+    both count the classes as the training split does.
     """
     tests = [name for name in _TESTS if name in splits]
     if "train" not in splits or not tests:
@@ -89,9 +106,21 @@ def decode_splits(
     if class_names is not None and len(names) != len(class_names):
         raise ValueError(f"it has {len(names)} classes, not {len(class_names)}")
     images = same_channels(train.images, test.images)
+    labels = _labels_like(train, test)
     return Decoded(
-        images[0], train.labels, images[1], test.labels, names, columns=train.columns
+        images[0], train.labels, images[1], labels, names, columns=train.columns
     )
+
+
+def _labels_like(train: Split, test: Split) -> NDArray[Any]:
+    """Return the test labels, counted as the training split counts its classes."""
+    ours, theirs = train.class_names, test.class_names
+    if ours is None or theirs is None or ours == theirs:
+        return test.labels
+    refuse_unknown_classes(theirs, ours, "its test split", "its training split")
+    # Before they are looked up: -1, a missing label, would be the last class.
+    labels = checked_labels(test.labels, len(test.images), len(theirs), "test labels")
+    return renumbered(labels, theirs, ours)
 
 
 def read_split(split: Any) -> Split:
@@ -139,11 +168,23 @@ def _column(split: Any, names: tuple[str, ...]) -> str:
     )
 
 
+def _pictures(column: Any) -> Iterator[tuple[str, PillowImage]]:
+    decoded = iter(column)
+    for i in range(len(column)):
+        with not_too_large(f"image {i}"):
+            picture = next(decoded)
+        if picture is None:
+            raise ValueError(f"image {i} is null; every row needs a picture")
+        yield f"image {i}", picture
+
+
 def _images(split: Any, column: str) -> NDArray[np.uint8]:
     from datasets import Image
 
     if isinstance(split.features[column], Image):
-        named = ((f"image {i}", x) for i, x in enumerate(split[column]))
-        return pixels_of(named)
+        with warnings.catch_warnings():
+            # Nor would it say which image; one that is far too large is an error.
+            warnings.simplefilter("ignore", DecompressionBombWarning)
+            return pixels_of(_pictures(split[column]))
     images = np.asarray(split.with_format("numpy")[column][:])
     return images[..., None] if images.ndim == 3 else images

@@ -23,6 +23,16 @@ def test_a_part_of_the_data_or_data_of_its_own() -> None:
         ({"dataset-path": "/x"}, r"no 'partition-id'; .*dataset-path=\"/x\"'"),
         ({"partition-id": 2, "num-partitions": 2}, r"is 2, .*from 0 to 1"),
         ({"partition-id": -1, "dataset-path": "/x"}, "is -1; it must be 0 or more"),
+        (
+            {"partition-id": "abc", "num-partitions": 2},
+            r"partition-id is 'abc'; .*a whole number.*--node-config 'partition-id=0",
+        ),
+        ({"partition-id": 1.7, "dataset-path": "/x"}, r"partition-id is 1\.7; .*whole"),
+        ({"partition-id": True, "num-partitions": 2}, r"partition-id is True; .*whole"),
+        (
+            {"partition-id": 0, "num-partitions": 2.5},
+            r"num-partitions is 2\.5; .*whole",
+        ),
         ({"partition-id": 0, "dataset-path": ""}, "dataset-path is ''; it must be the"),
         ({"partition-id": 0, "dataset-path": 3}, "dataset-path is 3; it must be the"),
     ],

@@ -431,6 +431,16 @@ def test_a_missing_file_says_where_it_was_looked_for_and_where_to_get_it(
     assert list(folder.iterdir()) == []
 
 
+def test_a_folder_that_is_not_there_is_not_left_behind(
+    tmp_path: Path, offline: None
+) -> None:
+    """A slip of the pen in data-dir makes no folder, nor those above it."""
+    wrong = tmp_path / "tyop" / "medmnist"
+    with pytest.raises(FileNotFoundError, match=f"no bloodmnist.npz, .* in {wrong}; "):
+        load_images("bloodmnist", str(wrong))
+    assert not (tmp_path / "tyop").exists()
+
+
 def test_one_of_the_four_files_is_missing(tmp_path: Path) -> None:
     write.fashion(tmp_path, GREY)[3].unlink()
     with pytest.raises(FileNotFoundError, match="but not t10k-labels-idx1-ubyte"):

@@ -90,3 +90,33 @@ def test_what_does_not_fit_the_model(tmp_path: Path) -> None:
     (tmp_path / "d.npz").write_bytes(b"PK")
     with pytest.raises(ValueError, match=r"d\.npz is damaged: it has 2 bytes"):
         load_own_images(str(tmp_path / "d.npz"), RUN)
+
+
+def test_a_class_without_a_picture_of_this_node(tmp_path: Path) -> None:
+    """Its folder is there, as on the other nodes; one picture of any class will do."""
+    for name in ("cat", "dog", "owl"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(FileNotFoundError, match=r"has no picture .*at least one"):
+        load_own_images(str(tmp_path), COLOUR_RUN)
+    photographs(tmp_path, {"dog/1.jpg": (40, 30)})
+    images, labels = load_own_images(str(tmp_path), COLOUR_RUN)
+    assert images.shape == (1, 16, 16, 3)
+    assert labels.tolist() == [1]
+
+
+def test_what_is_whole_but_of_another_kind_is_not_called_damaged(
+    tmp_path: Path,
+) -> None:
+    floats = DATA | {"train_images": DATA["train_images"] / 255}
+    path = write.npz(tmp_path / "floats.npz", floats)
+    with pytest.raises(
+        ValueError, match=r"floats\.npz are of type float64; they must be uint8"
+    ) as caught:
+        load_own_images(str(path), RUN)
+    assert "damaged" not in str(caught.value)
+    photographs(tmp_path / "colour", {"cat/1.jpg": (40, 30)})
+    with pytest.raises(
+        ValueError, match=r"colour does not fit .*3 channel.*with 1; save them in grey"
+    ) as caught:
+        load_own_images(str(tmp_path / "colour"), RUN)
+    assert "damaged" not in str(caught.value)
