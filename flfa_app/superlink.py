@@ -35,6 +35,7 @@ __all__ = [
     "absolute_paths",
     "local_superlink",
     "results_of",
+    "superlink_in",
 ]
 
 SOURCE = "FLFA_SOURCE"
@@ -77,18 +78,29 @@ class Outcome(NamedTuple):
 @contextmanager
 def local_superlink(source: Path, kept_workers: int = 0) -> Iterator[SuperLink]:
     """Start a SuperLink for the app in ``source``; stop it and all it has started."""
-    with tempfile.TemporaryDirectory(prefix="flfa-") as home:
-        superlink = SuperLink(Path(home).resolve(), source, kept_workers)
-        try:
-            superlink.start()
-            yield superlink
-        finally:
-            superlink.stopping = True
-            stop(superlink.home, *superlink.processes, *superlink.followers)
-            for process in superlink.processes:
-                for pipe in (process.stdin, process.stdout):
-                    if pipe is not None:
-                        pipe.close()
+    with (
+        tempfile.TemporaryDirectory(prefix="flfa-") as home,
+        superlink_in(Path(home).resolve(), source, kept_workers) as superlink,
+    ):
+        yield superlink
+
+
+@contextmanager
+def superlink_in(
+    home: Path, source: Path, kept_workers: int = 0
+) -> Iterator[SuperLink]:
+    """Do the same in a home that is there, and empty."""
+    superlink = SuperLink(home, source, kept_workers)
+    try:
+        superlink.start()
+        yield superlink
+    finally:
+        superlink.stopping = True
+        stop(superlink.home, *superlink.processes, *superlink.followers)
+        for process in superlink.processes:
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
 
 
 class SuperLink:

@@ -13,6 +13,13 @@ from tests.federation import default_keys
 
 ROUNDS = 4
 VERSIONS = {"python": "3.11.2", "flwr": "1.41.0"}
+# What configs/*.toml set, but for the rounds: the paper's numbers stand only beside it.
+PAPER = {
+    "candidates": "all",
+    "fraction-train": 0.1,
+    "batch-size": 64,
+    "learning-rate": 0.01,
+}
 # Axis -> value -> the keys it sets.
 Axes = Mapping[str, Mapping[str, Mapping[str, Any]]]
 AXES: Axes = {
@@ -34,16 +41,19 @@ def make_grid(
     table: str = "",
     metric: str = "score",
 ) -> Results:
-    """Write ``grid.json`` of a grid without any run."""
+    """Write ``grid.json`` of a grid without any run; with a table, as the paper's."""
     names = {axis: list(values) for axis, values in axes.items()}
     cells = []
     for values in product(*names.values()):
         chosen = dict(zip(names, values, strict=True))
         for seed in seeds:
             keys = default_keys() | {"model": "mobilenet_v2", "seed": seed}
+            if table:
+                long = chosen["dataset"].startswith("cifar")
+                keys |= PAPER | {"num-server-rounds": 500 if long else 100}
             for axis, value in chosen.items():
                 keys |= axes[axis][value]
-            nodes = keys.pop("nodes", 10)
+            nodes = keys.pop("nodes", 100 if table else 10)
             cells.append(
                 Cell("-".join([*values, str(seed)]), chosen, seed, nodes, keys)
             )

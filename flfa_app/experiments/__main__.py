@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rich.console import Console
 
 from flfa_app.config import ConfigError
-from flfa_app.experiments.grid import read_grid
-from flfa_app.experiments.plan import Plan, check_data, choose, make_plan
-from flfa_app.experiments.progress import Progress, duration
+from flfa_app.experiments.asked import asked_for
+from flfa_app.experiments.description import describe, listing
+from flfa_app.experiments.plan import check_data, make_plan
+from flfa_app.experiments.progress import Progress
 from flfa_app.experiments.report import write_report
 from flfa_app.experiments.runner import flower_engine, results_folder, run_plan
 from flfa_app.experiments.store import Results, read_results
@@ -44,15 +46,23 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--only",
         nargs="+",
+        action="extend",
         default=[],
         metavar="AXIS=VALUE",
         help="only these cells; several values of an axis: any of them",
     )
     run.add_argument(
-        "--seeds", nargs="+", type=int, default=[], help="only (or also) these seeds"
+        "--seeds",
+        nargs="+",
+        action="extend",
+        type=int,
+        default=[],
+        help="only these seeds; those that the grid does not have are added to it",
     )
     run.add_argument(
-        "--dry-run", action="store_true", help="say what would be done, and how long"
+        "--dry-run",
+        action="store_true",
+        help="say which cells would be run, and how long it may take",
     )
     cores = os.cpu_count() or 1
     run.add_argument(
@@ -63,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument(
         "--gpus-per-client",
-        type=float,
+        type=_share_of_a_gpu,
         default=0.0,
         help="share of a GPU for each of them (0)",
     )
@@ -94,14 +104,23 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _share_of_a_gpu(text: str) -> float:
+    with suppress(ValueError):
+        if 0 <= float(text) < math.inf:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text} is no share of a GPU; use 0 or more")
+
+
 def _run(options: argparse.Namespace) -> None:
-    file = read_grid(options.grid, options.seeds)
-    folder = options.out or _default_folder(options.grid)
-    results = Results(folder.expanduser().resolve(), file.grid, file.cells)
-    chosen = choose(results, _only(options.only), options.seeds)
+    folder = (options.out or _default_folder(options.grid)).expanduser().resolve()
+    _check_can_be_folder(folder, options.out)
+    only = _only(options.only)
+    results, chosen = asked_for(options.grid, folder, only, options.seeds)
     plan = make_plan(results, chosen, options.workers)
     console = Console(highlight=False, soft_wrap=True)
     console.print(describe(plan), markup=False)
+    if options.dry_run and plan.to_do:
+        console.print(listing(plan), markup=False)
     if options.dry_run or not plan.to_do:
         return
     check_data(plan.to_do)
@@ -137,36 +156,6 @@ def _report(options: argparse.Namespace) -> None:
     Console(soft_wrap=True).print(f"Report: {file.resolve()}", markup=False)
 
 
-def describe(plan: Plan) -> str:
-    """Return what a call will do, in a few lines."""
-    results = plan.results
-    lines = [
-        results.grid.title,
-        f"Results: {results.folder}",
-        f"{len(plan.chosen)} cells: {len(plan.finished)} finished, "
-        f"{len(plan.to_do)} to do",
-    ]
-    aside = [
-        cell
-        for cell in plan.to_do
-        if results.status(cell) == "finished"  # or it would not be to do
-    ]
-    if aside:
-        lines.append(f"{len(aside)} of them are there with other settings: kept aside")
-    if plan.to_do:
-        if plan.seconds is None:
-            needed = "unknown"
-        elif plan.measured:
-            needed = f"{duration(plan.seconds)}, as the cells that are finished"
-        else:
-            needed = f"{duration(plan.seconds)}, a rough estimate"
-        lines.append(
-            f"{plan.cells_at_a_time} at a time, workers for each: {plan.workers}; "
-            f"time needed: {needed}"
-        )
-    return "\n".join(lines)
-
-
 def _results(path: Path, folder: Path | None) -> Results:
     if path.suffix != ".toml":
         if folder is not None:
@@ -175,11 +164,19 @@ def _results(path: Path, folder: Path | None) -> Results:
                 "file, or leave --out away"
             )
         return read_results(path)
-    file = read_grid(path)
     found = (folder or _default_folder(path)).expanduser().resolve()
     if folder is not None and not found.is_dir():
         raise ConfigError(f"--out {folder}: there is no folder {found}")
-    return Results(found, file.grid, file.cells)
+    results, _ = asked_for(path, found)
+    return results
+
+
+def _check_can_be_folder(folder: Path, option: Path | None) -> None:
+    # Of the folders that lead there, the last that exists; a file may be in the way.
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir():
+        name = "the results folder" if option is None else f"--out {option}"
+        raise ConfigError(f"{name}: {there} is a file; name a folder with --out")
 
 
 @contextmanager

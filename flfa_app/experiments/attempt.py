@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from flfa_app.experiments.store import Cell, Results, write_json
+from flfa_app.experiments.files import write_json
+from flfa_app.experiments.store import Cell, Results
 
 __all__ = ["RUNNING", "Attempt", "DiskFullError", "Ended", "try_cell"]
 

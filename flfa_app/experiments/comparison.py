@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from flfa_app.experiments.paper import Published, published
+from flfa_app.experiments.paper import Published, beside
 from flfa_app.experiments.quantities import Quantity, quantities
 from flfa_app.experiments.rows import RowCells, display, row_label, rows
 from flfa_app.experiments.statistics import (
@@ -19,8 +19,6 @@ from flfa_app.experiments.store import Cell, Grid, Results, Status
 __all__ = ["DECIMALS", "Average", "Column", "Entry", "Row", "Table", "compare"]
 
 DECIMALS = 2
-# Numbers that the paper gives in another table, of the same runs.
-FURTHER_TABLES = {("table1", "extra-accuracy"): "cifar10_1"}
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,8 @@ class Entry:
 
     ``failed``, ``missing``, ``empty`` (finished without this number) and ``other``
     (finished with other settings; its number counts) are seeds. ``base_other`` are the
-    seeds of the row compared with that had other settings.
+    seeds of the row compared with that had other settings. ``unlike_paper`` are the
+    keys for which the paper's number is of other runs, and not shown.
     """
 
     values: dict[int, float]
@@ -49,6 +48,7 @@ class Entry:
     other: list[int]
     estimate: Estimate | None
     paper: Published | None
+    unlike_paper: tuple[str, ...] = ()
     best: bool = False
     base_other: tuple[int, ...] = ()
     difference: Difference | None = None
@@ -164,8 +164,7 @@ def _entry(
         name: [cell.seed for cell in cells if status[cell.id] == name]
         for name in ("finished", "failed", "missing")
     }
-    table = FURTHER_TABLES.get((grid.table, quantity.paper), grid.table)
-    paper = published(table, quantity.paper, cells[0].run_config)
+    paper = beside(grid.table, quantity.paper, cells[0], column.part)
     return Entry(
         values=values,
         seeds=list(numbers),
@@ -174,7 +173,8 @@ def _entry(
         empty=[seed for seed in by_status["finished"] if seed not in values],
         other=[cell.seed for cell in cells if cell.id in other],
         estimate=estimate(list(values.values())),
-        paper=paper.get(column.part or str(cells[0].run_config["dataset"])),
+        paper=paper.number,
+        unlike_paper=paper.unlike,
     )
 
 
@@ -234,11 +234,10 @@ def _gains(grid: Grid, alike: Sequence[Row]) -> dict[Column, Gain]:
         cell = next(
             row.about.cells[column.value][0] for row in alike if column in row.entries
         )
-        paper = published(grid.table, "average-gain", cell.run_config)
         gains[column] = Gain(
             mean.mean if mean else None,
             len(means),
             len(entries),
-            paper.get(str(cell.run_config["dataset"])),
+            beside(grid.table, "average-gain", cell).number,
         )
     return gains

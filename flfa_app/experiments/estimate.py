@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from flfa_app.experiments.store import Cell, Results
 
-__all__ = ["Guess", "cell_seconds", "images_per_round"]
+__all__ = ["Guess", "Kind", "cell_seconds", "images_per_round", "measured_rounds"]
 
 # All that a cell does beside its rounds, two at a time on two cores: the cells of
 # quick.toml took 17.7 s each, 4.2 s of it in rounds (2026-11-17, a busy machine).
@@ -16,6 +16,8 @@ START_SECONDS = 14.0
 # Forward, backward and update for one image on one core, up to 32x32 pixels;
 # docs/reproducing.md says how it was measured. Another machine is faster or slower.
 IMAGE_SECONDS = {"cnn": 0.0003, "mobilenet_v2": 0.0083, "resnet50": 0.135}
+# An evaluation is the forward pass alone; the backward pass costs about two of them.
+EVALUATION_SHARE = 1 / 3
 # Training images, as the paper lists them.
 TRAIN_IMAGES = {
     "digits": 1438,
@@ -27,6 +29,23 @@ TRAIN_IMAGES = {
     "cifar10": 50_000,
     "cifar100": 50_000,
 }
+# Images that the global model is evaluated on.
+TEST_IMAGES = {
+    "digits": 359,
+    "bloodmnist": 3421,
+    "organcmnist": 8216,
+    "organsmnist": 8827,
+    "pathmnist": 7180,
+    "fashionmnist": 10_000,
+    "cifar10": 10_000,
+    "cifar100": 10_000,
+}
+# What a round of two cells costs alike, roughly, if it is the same.
+ALIKE = ["dataset", "model", "algorithm", "local-epochs"]
+ALIKE += ["fraction-train", "train-fraction"]
+
+Kind = tuple[Any, ...]
+"""The values of :data:`ALIKE`."""
 
 
 class Guess(NamedTuple):
@@ -36,26 +55,34 @@ class Guess(NamedTuple):
     measured: bool
 
 
-def cell_seconds(results: Results, cell: Cell, workers: int) -> Guess:
+def measured_rounds(results: Results, finished: Iterable[Cell]) -> dict[Kind, float]:
+    """Return how many seconds a round took on average, of each kind of cell."""
+    found: dict[Kind, list[float]] = {}
+    for cell in finished:
+        summary = results.summary(cell) or {}
+        if summary.get("seconds") and summary.get("rounds"):
+            seconds = summary["seconds"] / summary["rounds"]
+            found.setdefault(_kind(cell), []).append(seconds)
+    return {kind: statistics.fmean(seconds) for kind, seconds in found.items()}
+
+
+def cell_seconds(cell: Cell, workers: int, measured: Mapping[Kind, float]) -> Guess:
     """Return how long a cell may take.
 
-    As long as the finished cells of the same method and data set in this results
-    folder, a round; else as many images as it trains on, times the seconds of one.
+    As long as the finished cells of the same method and data set, a round; else the
+    images it trains on and is evaluated on, times the seconds of one. The server
+    evaluates beside the next round's training, but on the same cores.
     """
-    measured = [
-        summary["seconds"] / summary["rounds"]
-        for other in results.cells
-        if _alike(other.run_config, cell.run_config)
-        and (summary := results.summary(other)) is not None
-    ]
     rounds = cell.run_config["num-server-rounds"]
-    if measured:
-        return Guess(statistics.fmean(measured) * rounds, measured=True)
+    if _kind(cell) in measured:
+        return Guess(measured[_kind(cell)] * rounds, measured=True)
     model, images = cell.run_config["model"], images_per_round(cell)
     if model not in IMAGE_SECONDS or images is None:
         return Guess(None, measured=False)
-    training = rounds * images * IMAGE_SECONDS[model] / workers
-    return Guess(START_SECONDS + training, measured=False)
+    keys = cell.run_config
+    tested = TEST_IMAGES[keys["dataset"]] / keys["evaluate-every"]
+    processor = rounds * (images + tested * EVALUATION_SHARE) * IMAGE_SECONDS[model]
+    return Guess(START_SECONDS + processor / workers, measured=False)
 
 
 def images_per_round(cell: Cell) -> float | None:
@@ -72,8 +99,5 @@ def images_per_round(cell: Cell) -> float | None:
     return float(images * share * keys["local-epochs"])
 
 
-def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Tell whether a round of one costs what a round of the other costs, roughly."""
-    keys = ["dataset", "model", "algorithm", "local-epochs"]
-    keys += ["fraction-train", "train-fraction"]
-    return all(one[key] == other[key] for key in keys)
+def _kind(cell: Cell) -> Kind:
+    return tuple(cell.run_config[key] for key in ALIKE)

@@ -13,7 +13,10 @@ from typing import Any
 
 from flfa_app.config import ConfigError, RunConfig
 from flfa_app.experiments.gridfile import NODES, Axes, Reader, Value
+from flfa_app.experiments.paper import tables
+from flfa_app.experiments.quantities import METRICS
 from flfa_app.experiments.store import Cell, Grid
+from flfa_app.superlink import absolute_paths
 
 __all__ = ["GridFile", "read_grid"]
 
@@ -56,8 +59,8 @@ class _Expander(Reader):
     def read(self, content: dict[str, Any], more_seeds: list[int]) -> GridFile | None:
         self.check_names(content)
         title = self.text(content, "title", None)
-        table = self.text(content, "table", "")
-        metric = self.text(content, "metric", "score")
+        table = self.name(content, "table", ["", *tables()])
+        metric = self.name(content, "metric", METRICS)
         seeds = list(dict.fromkeys([*self.seeds(content), *more_seeds]))
         nodes = content.get(NODES)
         if nodes is not None:
@@ -106,6 +109,8 @@ class _Expander(Reader):
                     self.problems += [_placed(p, origin) for p in _items(problem)]
                     continue
                 del config["output-dir"]
+                # As the run will have them: here is where a relative path is meant.
+                config = absolute_paths(config)
                 name = "-".join([*chosen, f"s{seed}"])
                 yield Cell(name, at, seed, cell_nodes, config)
 
@@ -146,7 +151,7 @@ def _placed(problem: str, origin: Mapping[str, str]) -> str:
 
 
 def _with_unique_ids(cells: list[Cell]) -> list[Cell]:
-    """Add a hash of the settings where the names alone say too little.
+    """Add a hash of the axis values where the names alone say too little.
 
     The values ``a-b`` and ``c`` of two axes make the same name as ``a`` and ``b-c``.
     """
@@ -162,5 +167,6 @@ def _renamed(cell: Cell, name: str) -> Cell:
 
 
 def _hash(cell: Cell) -> str:
-    settings = json.dumps([cell.axes, cell.nodes, cell.run_config], sort_keys=True)
-    return hashlib.sha256(settings.encode()).hexdigest()[:8]
+    # Not of the settings: a cell keeps its name, and where its data lie is no matter.
+    values = json.dumps(cell.axes, sort_keys=True)
+    return hashlib.sha256(values.encode()).hexdigest()[:8]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -138,7 +138,7 @@ class Reader:
     def columns(self, content: Mapping[str, Any], axes: Mapping[str, Any]) -> str:
         """Return the axis that makes the columns."""
         columns = content.get("columns", "dataset")
-        if columns not in axes:
+        if not isinstance(columns, str) or columns not in axes:
             self.problems.append(
                 f"columns is {columns!r}; it must be an axis: {', '.join(axes)}"
             )
@@ -158,7 +158,7 @@ class Reader:
             for axis, value in rule.items():
                 if axis not in axes:
                     self.problems.append(f"exclude: {axis} is not an axis")
-                elif value not in axes[axis]:
+                elif not isinstance(value, str) or value not in axes[axis]:
                     self.problems.append(
                         f"exclude: {value!r} is not a value of {axis}; there are "
                         f"{', '.join(axes[axis])}"
@@ -170,6 +170,14 @@ class Reader:
         value = content.get(key, default)
         if not isinstance(value, str):
             self.problems.append(f"{key} is {value!r}; it must be a text")
+        return str(value)
+
+    def name(self, content: Mapping[str, Any], key: str, known: Sequence[str]) -> str:
+        """Return one of the known names, the first of them if nothing is said."""
+        value = content.get(key, known[0])
+        if not isinstance(value, str) or value not in known:
+            names = ", ".join(name for name in known if name)
+            self.problems.append(f"{key} is {value!r}; it must be one of {names}")
         return str(value)
 
     def table(self, content: Mapping[str, Any], key: str) -> dict[str, Any]:

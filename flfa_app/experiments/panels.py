@@ -11,7 +11,7 @@ import numpy as np
 
 from flfa_app.experiments import charts
 from flfa_app.experiments.markup import filter_by
-from flfa_app.experiments.paper import published
+from flfa_app.experiments.paper import other_settings, published
 from flfa_app.experiments.rows import RowCells, rows
 from flfa_app.experiments.statistics import estimate
 from flfa_app.experiments.store import Grid, Results
@@ -99,14 +99,15 @@ def selection(runs: Runs, column: str) -> Figures:
         found = runs.of(row, column)
         if not found:
             continue
-        config = row.cells[column][0].run_config
+        cell = row.cells[column][0]
+        config = cell.run_config
         block = partial(block_of, config["model"])
         shares = [selection_frequency(rounds, block) for rounds in found.values()]
         shares = [share for share in shares if share]
         if not shares:
             continue
         paper: Mapping[str, Any] = {}
-        if config["model"].startswith("mobilenet_v2"):
+        if not other_settings("selection", cell):
             paper = published("selection", "selection-frequency", config)
         bars = [
             charts.Bar(

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flfa_app.config import ConfigError, RunConfig
-from flfa_app.experiments.estimate import cell_seconds
+from flfa_app.experiments.estimate import Guess, cell_seconds, measured_rounds
 from flfa_app.experiments.store import Cell, Results
 from flfa_app.preflight import prepare
+from flfa_app.task import shards_of
 
 __all__ = ["Plan", "check_data", "choose", "make_plan"]
 
@@ -18,7 +19,7 @@ class Plan:
     """The cells of a call, and how they are run.
 
     ``seconds`` is None where it is not known; ``measured`` says that it comes from
-    cells that are finished.
+    cells that are finished. ``guesses`` are those of the cells to do, by their id.
     """
 
     results: Results
@@ -29,14 +30,7 @@ class Plan:
     workers: int
     seconds: float | None
     measured: bool
-
-    def is_finished(self, cell: Cell) -> bool:
-        """Tell whether a cell is there with its settings."""
-        return _is_finished(self.results, cell)
-
-
-def _is_finished(results: Results, cell: Cell) -> bool:
-    return results.status(cell) == "finished" and results.matches(cell)
+    guesses: dict[str, Guess]
 
 
 def choose(
@@ -80,13 +74,14 @@ def make_plan(results: Results, chosen: list[Cell], workers: int) -> Plan:
     Several cells at a time with one worker each, because a run has parts that no second
     worker makes faster: starting, aggregating, evaluating.
     """
-    finished = [cell for cell in chosen if _is_finished(results, cell)]
-    done = {cell.id for cell in finished}
+    done = {cell.id: cell for cell in results.cells if results.is_done(cell)}
+    finished = [cell for cell in chosen if cell.id in done]
     to_do = [cell for cell in chosen if cell.id not in done]
     at_a_time = max(1, min(workers, len(to_do)))
     each = max(1, workers // at_a_time)
-    guesses = [cell_seconds(results, cell, each) for cell in to_do]
-    known = [guess.seconds for guess in guesses if guess.seconds is not None]
+    measured = measured_rounds(results, done.values())
+    guesses = {cell.id: cell_seconds(cell, each, measured) for cell in to_do}
+    known = [x.seconds for x in guesses.values() if x.seconds is not None]
     return Plan(
         results=results,
         chosen=chosen,
@@ -95,26 +90,46 @@ def make_plan(results: Results, chosen: list[Cell], workers: int) -> Plan:
         cells_at_a_time=at_a_time,
         workers=each,
         seconds=sum(known) / at_a_time if len(known) == len(guesses) else None,
-        measured=all(guess.measured for guess in guesses),
+        measured=all(guess.measured for guess in guesses.values()),
+        guesses=guesses,
     )
 
 
 def check_data(cells: Sequence[Cell]) -> None:
     """Raise :class:`ConfigError` with all that data, models or machine lack."""
-    problems: list[str] = []
-    seen: set[RunConfig] = set()
+    problems: dict[str, None] = {}  # in their order, each once
+    prepared: dict[RunConfig, list[str]] = {}
+    dealt_out: set[tuple[RunConfig, int]] = set()
     for cell in cells:
         config = RunConfig.parse({**cell.run_config, "output-dir": ""})
         # These say nothing about data or model: looked at once for all of them.
-        config = replace(config, seed=0, algorithm="fedavg", num_server_rounds=1)
-        if config in seen:
-            continue
-        seen.add(config)
-        try:
-            prepare(config)
-        except ConfigError as problem:
-            lines = str(problem).split("\n  - ")[1:]
-            problems += [f"{config.dataset}: {line}" for line in lines]
+        config = replace(config, algorithm="fedavg", num_server_rounds=1)
+        start = replace(config, seed=0)
+        if start not in prepared:
+            prepared[start] = _start_problems(start)
+        found = list(prepared[start])
+        # Whether the images are enough for all nodes depends on the seed, not on FLFA.
+        share = (replace(config, flfa="none", fixed_fa_layers=""), cell.nodes)
+        if not found and share not in dealt_out:
+            dealt_out.add(share)
+            found = _partition_problems(*share)
+        problems |= dict.fromkeys(f"{config.dataset}: {problem}" for problem in found)
     if problems:
-        lines = [f"  - {problem}" for problem in dict.fromkeys(problems)]
+        lines = [f"  - {problem}" for problem in problems]
         raise ConfigError("\n".join(["the grid cannot start:", *lines]))
+
+
+def _start_problems(config: RunConfig) -> list[str]:
+    try:
+        prepare(config)
+    except ConfigError as problem:
+        return str(problem).split("\n  - ")[1:]
+    return []
+
+
+def _partition_problems(config: RunConfig, nodes: int) -> list[str]:
+    try:
+        shards_of(config, nodes)
+    except ValueError as problem:
+        return [str(problem)]
+    return []

@@ -11,7 +11,7 @@ from flfa_app.experiments.store import Cell, Results
 from flfa_app.metrics import relative_time
 from flfa_app.registry import ALGORITHMS
 
-__all__ = ["FLFA_KEYS", "Quantity", "quantities", "settings_without"]
+__all__ = ["FLFA_KEYS", "METRICS", "Quantity", "quantities", "settings_without"]
 
 # The keys in which a run with FLFA may differ from the run it is compared with.
 FLFA_KEYS = frozenset(
@@ -41,6 +41,24 @@ TIME_NOTE = (
     "with the same seed. Runs that had more or less of the machine than that one are "
     "not comparable with it."
 )
+# The numbers of summary.json, the default first.
+METRICS = [
+    "score",
+    "final-accuracy",
+    "best-accuracy",
+    "auc",
+    "extra-accuracy",
+    "selection-frequency",
+    "best-round",
+    "mean-drift",
+    "round-1-skewness",
+    "rounds-a-no-op-layer-would-have-been-chosen",
+    "rounds",
+    "seconds-per-round",
+    "seconds",
+    "bytes-sent",
+    "bytes-received",
+]
 # What the paper calls it.
 PAPER = {"score": "accuracy"}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import date
@@ -33,7 +32,7 @@ DRIFT = (
 )
 SELECTION = (
     "Share of all selected layers in %, mean over the seeds; the thin bar beneath is "
-    "the paper's, where it has one."
+    "the paper's, where it has one and the run has its settings."
 )
 SCORES = (
     "Agreement of the clients' updates, layers in the order of the model. White boxes: "
@@ -70,9 +69,7 @@ def _about(results: Results, today: date) -> list[str]:
     states = Counter(results.status(cell) for cell in results.cells)
     counts = [f"{states[state]} {word}" for state, word in STATES.items()]
     configs = [
-        json.loads((results.directory(cell) / "config.json").read_text("utf-8"))
-        for cell in results.cells
-        if results.status(cell) == "finished"
+        config for cell in results.cells if (config := results.config(cell)) is not None
     ]
     made = Counter(
         ", ".join(f"{name} {number}" for name, number in config["versions"].items())

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from flfa_app.experiments.attempt import RUNNING, Attempt, try_cell
 from flfa_app.experiments.flower import SuperLinkDiedError, flower_attempt
@@ -17,7 +18,7 @@ from flfa_app.experiments.progress import Progress
 from flfa_app.experiments.store import Cell, Results, write_grid
 from flfa_app.launch import PROJECT
 from flfa_app.processes import stop
-from flfa_app.superlink import SuperLink, local_superlink
+from flfa_app.superlink import SuperLink, superlink_in
 
 __all__ = ["Engine", "flower_engine", "results_folder", "run_plan"]
 
@@ -54,7 +55,7 @@ def run_plan(plan: Plan, engine: Engine, progress: Progress) -> dict[str, str]:
                     if reason:
                         failed[cell.id] = reason
         except SuperLinkDiedError as problem:
-            left.extendleft(c for c in running.values() if not plan.is_finished(c))
+            left.extendleft(c for c in running.values() if not plan.results.is_done(c))
             deaths = deaths + 1 if len(left) == before else 1
             if deaths == DEATHS:
                 raise RuntimeError(f"{problem}\n(twice in a row)") from problem
@@ -98,29 +99,42 @@ def flower_engine(plan: Plan, gpus: float) -> Engine:
 
     @contextmanager
     def start() -> Iterator[Attempt]:
-        homes = plan.results.folder / HOME
-        number = plan.cells_at_a_time
         with ExitStack() as stack:
-            # First in, last out: when they are stopped there is none to remember.
-            stack.callback(homes.unlink, missing_ok=True)
+            homes = stack.enter_context(_remembered_homes(plan))
 
-            def one(_: int) -> SuperLink:
-                return stack.enter_context(local_superlink(PROJECT, plan.workers))
+            def one(home: Path) -> SuperLink:
+                return stack.enter_context(superlink_in(home, PROJECT, plan.workers))
 
-            with ThreadPoolExecutor(number) as pool:  # they start at the same time
-                superlinks = list(pool.map(one, range(number)))
-            # For the next call, if this process is killed and cannot stop them.
-            homes.write_text("".join(f"{link.home}\n" for link in superlinks))
+            with ThreadPoolExecutor(len(homes)) as pool:  # they start at the same time
+                superlinks = list(pool.map(one, homes))
             yield flower_attempt(superlinks, gpus)
 
     return start
 
 
 @contextmanager
+def _remembered_homes(plan: Plan) -> Iterator[list[Path]]:
+    """Make a home for each SuperLink, known to the next call before one is started.
+
+    This process may be killed at any moment, and then it cannot stop them.
+    """
+    file = plan.results.folder / HOME
+    with ExitStack() as stack:
+        # First in, last out: when they are stopped there is none to remember.
+        stack.callback(file.unlink, missing_ok=True)
+        homes = [
+            Path(stack.enter_context(TemporaryDirectory(prefix="flfa-"))).resolve()
+            for _ in range(plan.cells_at_a_time)
+        ]
+        file.write_text("".join(f"{home}\n" for home in homes))
+        yield homes
+
+
+@contextmanager
 def results_folder(results: Results) -> Iterator[None]:
     """Take a results folder for this process; clean up after one that was killed."""
-    write_grid(results)
     folder = results.folder
+    folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -128,6 +142,7 @@ def results_folder(results: Results) -> Iterator[None]:
             raise RuntimeError(
                 f"{folder} is in use by another call; wait for it, or use --out"
             ) from None
+        write_grid(results)
         _stop_leftovers(folder)
         shutil.rmtree(folder / RUNNING, ignore_errors=True)
         yield

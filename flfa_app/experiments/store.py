@@ -10,14 +10,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from flfa_app.config import ConfigError
+from flfa_app.experiments.files import read_json, read_lines, write_json
 
 __all__ = [
     "Cell",
@@ -25,16 +23,19 @@ __all__ = [
     "Results",
     "Status",
     "differences",
+    "has_grid",
     "read_results",
     "write_grid",
-    "write_json",
 ]
 
 GRID = "grid.json"
 CELLS = "cells"
 LOGS = "logs"
-# Where a run puts its files, how long it waits, what it draws: not what comes out.
-NOT_SETTINGS = frozenset({"output-dir", "round-timeout", "pictures"})
+# Where a run finds and puts its files, how long it waits, what it draws: not what comes
+# out. The run makes paths absolute, so they would differ even where they are the same.
+NOT_SETTINGS = frozenset(
+    {"output-dir", "data-dir", "state-dir", "round-timeout", "pictures"}
+)
 
 Status = Literal["finished", "failed", "missing"]
 
@@ -103,29 +104,66 @@ class Results:
         return self.folder / LOGS / f"{cell.id}.log"
 
     def status(self, cell: Cell) -> Status:
-        """Return how far a cell is; whose settings it has is for :meth:`matches`."""
-        if (self.directory(cell) / "summary.json").is_file():
-            return "finished"
-        return "failed" if self.failure_file(cell).is_file() else "missing"
+        """Return how far a cell is; whose settings it has is for :meth:`matches`.
+
+        An attempt that has failed after a run with other settings is what counts.
+        """
+        if self.failure_file(cell).is_file():
+            return "finished" if self.is_done(cell) else "failed"
+        return "finished" if self.has_ended(cell) else "missing"
+
+    def has_ended(self, cell: Cell) -> bool:
+        """Tell whether a run is there that has come to its end, whatever it is."""
+        return (self.directory(cell) / "summary.json").is_file()
+
+    def is_done(self, cell: Cell) -> bool:
+        """Tell whether nothing is left to do: a whole run with the cell's settings."""
+        return (
+            self.has_ended(cell)
+            and self.damage(cell) is None
+            and not differences(self.directory(cell), cell)
+        )
+
+    def damage(self, cell: Cell) -> str | None:
+        """Return which file of a run directory cannot be read, and what to do."""
+        if not self.has_ended(cell):
+            return None
+        directory = self.directory(cell)
+        try:
+            for name in ("config.json", "summary.json"):
+                read_json(directory / name, _again(directory))
+            read_lines(directory / "metrics.jsonl", _again(directory))
+        except ConfigError as problem:
+            return str(problem)
+        return None
 
     def summary(self, cell: Cell) -> dict[str, Any] | None:
         """Return ``summary.json`` of a finished cell."""
+        return self._file(cell, "summary.json")
+
+    def config(self, cell: Cell) -> dict[str, Any] | None:
+        """Return ``config.json`` of a finished cell."""
+        return self._file(cell, "config.json")
+
+    def _file(self, cell: Cell, name: str) -> dict[str, Any] | None:
         if self.status(cell) != "finished":
             return None
-        return _read(self.directory(cell) / "summary.json")
+        directory = self.directory(cell)
+        return read_json(directory / name, _again(directory))
 
     def rounds(self, cell: Cell) -> list[dict[str, Any]]:
         """Return the lines of ``metrics.jsonl`` of a finished cell; else nothing."""
         if self.status(cell) != "finished":
             return []
-        file = self.directory(cell) / "metrics.jsonl"
-        return [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+        directory = self.directory(cell)
+        return read_lines(directory / "metrics.jsonl", _again(directory))
 
     def failure(self, cell: Cell) -> str | None:
         """Return why the last attempt at a cell has failed, if it has."""
         if self.status(cell) != "failed":
             return None
-        return str(_read(self.failure_file(cell))["reason"])
+        file = self.failure_file(cell)
+        return str(read_json(file, f"delete {file}").get("reason", "not known"))
 
     def matches(self, cell: Cell) -> bool:
         """Tell whether the run in the cell's directory had the cell's settings."""
@@ -134,7 +172,7 @@ class Results:
 
 def differences(directory: Path, cell: Cell) -> list[str]:
     """Return what a run directory has otherwise than a cell asks for, key by key."""
-    config = _read(directory / "config.json")
+    config = read_json(directory / "config.json", _again(directory))
     then = {"nodes": config.get("nodes"), **config.get("run-config", {})}
     now = {"nodes": cell.nodes, **cell.run_config}
     keys = dict.fromkeys([*now, *then])
@@ -170,15 +208,21 @@ def write_grid(results: Results) -> None:
     write_json(results.folder / GRID, about)
 
 
+def has_grid(out: Path) -> bool:
+    """Tell whether a folder is the results folder of a grid."""
+    return (out / GRID).is_file()
+
+
 def read_results(out: Path) -> Results:
     """Read a results folder; raise :class:`ConfigError` if it is none."""
     file = out / GRID
-    if not file.is_file():
+    if not has_grid(out):
         raise ConfigError(
             f"{out} is not a results folder: there is no {GRID} in it; make one with "
             "python -m flfa_app.experiments run GRID"
         )
-    about = _read(file)
+    cure = f"delete {file} and run the grid again, with --seeds for further seeds"
+    about = read_json(file, cure)
     try:
         cells = [
             Cell(
@@ -193,25 +237,12 @@ def read_results(out: Path) -> Results:
         names = ("title", "table", "metric", "seeds", "axes", "columns")
         grid = Grid(**{name: about[name] for name in names})
     except KeyError as missing:
-        raise ConfigError(f"{file} has no {missing.args[0]!r}") from missing
+        raise ConfigError(f"{file} has no {missing.args[0]!r}; {cure}") from missing
     return Results(out, grid, cells)
 
 
-def write_json(file: Path, content: Mapping[str, Any]) -> None:
-    """Write a file that is either complete or not there."""
-    unfinished = file.with_name(f".{file.name}.unfinished")
-    with unfinished.open("w", encoding="utf-8") as opened:
-        opened.write(json.dumps(content, indent=2) + "\n")
-        opened.flush()
-        os.fsync(opened.fileno())
-    unfinished.replace(file)
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError) as problem:
-        raise ConfigError(f"{file} cannot be read: {problem}") from problem
-    if not isinstance(content, dict):
-        raise ConfigError(f"{file} cannot be read: it holds no JSON object")
-    return content
+def _again(directory: Path) -> str:
+    return (
+        "run the grid again, which keeps the damaged cell aside, or delete the folder "
+        f"{directory}"
+    )

@@ -138,6 +138,12 @@ def legend(table: Table) -> list[str]:
     texts = {one.text for one in words}
     notes = [note for one in words for note in one.notes]
     kinds = {line.kind for line in found}
+    unlike = dict.fromkeys(
+        key
+        for row in table.rows
+        for entry in row.entries.values()
+        for key in entry.unlike_paper
+    )
     explained = [
         (bool(table.quantity.note), table.quantity.note),
         (any("±" in text for text in texts), "±: standard deviation over the seeds."),
@@ -156,6 +162,11 @@ def legend(table: Table) -> list[str]:
         (
             any(one.paper == NOT_CONVERGED for one in words),
             f"paper {NOT_CONVERGED}: it did not converge there.",
+        ),
+        (
+            bool(unlike),
+            "No published number stands beside runs with other settings than the "
+            f"paper's: {', '.join(unlike)}.",
         ),
         (NOT_RUN in texts, f"{NOT_RUN}: no seed is finished yet."),
         (FAILED in texts, f"{FAILED}: the last attempt failed, no seed is finished."),

@@ -80,6 +80,16 @@ def size(browser: webdriver.Chrome, width: int, height: int) -> None:
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen | phone)
 
 
+def width_on_a_phone(page: webdriver.Chrome, width: int) -> int:
+    """How wide the page is on a screen of this width, with everything unfolded."""
+    size(page, width, 700)
+    page.execute_script(
+        "document.querySelectorAll('details').forEach(d => d.open = true)"
+    )
+    assert page.execute_script("return innerWidth") == width
+    return int(page.execute_script("return document.documentElement.scrollWidth"))
+
+
 def shown(page: webdriver.Chrome, selector: str) -> list[str]:
     """The texts of the elements that can be seen."""
     found = page.find_elements(By.CSS_SELECTOR, selector)
@@ -178,19 +188,35 @@ def test_all_can_be_shown_again(page: webdriver.Chrome) -> None:
 
 def test_a_phone_need_not_scroll_sideways(page: webdriver.Chrome) -> None:
     """With everything unfolded; what is too wide scrolls in a box of its own."""
-    size(page, 375, 700)
-    page.execute_script(
-        "document.querySelectorAll('details').forEach(d => d.open = true)"
-    )
-    width = "return document.documentElement.scrollWidth"
-    assert page.execute_script("return innerWidth") == 375
-    assert page.execute_script(width) <= 375
+    assert width_on_a_phone(page, 375) <= 375
     table = page.find_element(By.CSS_SELECTOR, "section[data-metric=score] .scroll")
     inside, outside = page.execute_script(
         "return [arguments[0].scrollWidth, arguments[0].clientWidth]", table
     )
     assert inside > outside
     assert outside <= 375
+
+
+def test_long_labels_do_not_widen_a_phone(
+    browser: webdriver.Chrome, tmp_path: Path
+) -> None:
+    """Two further axes and two rules: keys of curves are longer than the screen."""
+    axes = {
+        "dataset": {"bloodmnist": {"dataset": "bloodmnist"}},
+        "method": {"fedavg": {"algorithm": "fedavg"}},
+        "flfa": {rule: {"flfa": rule} for rule in ("none", "lowest", "highest")},
+        "partition": {
+            f"dirichlet-{beta}": {"dirichlet-beta": beta} for beta in (0.3, 0.1)
+        },
+        "local-epochs": {str(n): {"local-epochs": n} for n in (1, 5)},
+    }
+    results = make_grid(tmp_path, axes, seeds=(0, 1))
+    finish_all(results, lambda cell: 0.5, auc=0.9)
+    write_report(results, tmp_path / "report.html")
+    browser.get((tmp_path / "report.html").as_uri())
+    assert width_on_a_phone(browser, 360) <= 360
+    label = "FedAvg + FLFA (lowest), partition dirichlet-0.1, local-epochs 5"
+    assert label in shown(browser, ".key")
 
 
 def test_without_javascript_it_can_be_read(

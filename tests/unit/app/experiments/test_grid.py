@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from flfa_app.config import ConfigError
 from flfa_app.experiments.grid import read_grid
-from flfa_app.experiments.paper import tables
-from tests.federation import ROOT, default_keys
+from flfa_app.experiments.paper import other_settings, tables
+from flfa_app.experiments.quantities import METRICS
+from tests.federation import ROOT, default_keys, run_app
 
 GOOD = """
 title = "Two methods"
@@ -136,6 +138,48 @@ local-epochs = 2
     assert sum(name.startswith("a-b-c-s0-") for name in names) == 2
 
 
+def test_a_cell_keeps_its_name_when_the_data_move(tmp_path: Path) -> None:
+    text = """
+title = "t"
+nodes = 2
+seeds = [0]
+columns = "x"
+[keys]
+data-dir = "%s"
+[axes.x.a]
+[axes.x.a-b]
+[axes.y.c]
+[axes.y.b-c]
+"""
+    here, there = (
+        [cell.id for cell in read_grid(written(tmp_path, text % folder)).cells]
+        for folder in ("/here", "/there")
+    )
+    assert here == there
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"), [("data", "{here}/data"), ("~/data", "{home}/data"), ("", "")]
+)
+def test_a_path_is_what_the_run_will_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, meant: str
+) -> None:
+    """Relative to where the command is called, as --run-config's are."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    text = GOOD.replace("num-server-rounds = 2", f'data-dir = "{given}"')
+    cell = read_grid(written(tmp_path / "grids", text)).cells[0]
+    expected = meant.format(here=tmp_path, home=tmp_path / "home")
+    assert cell.run_config["data-dir"] == expected
+
+
+def test_every_number_of_a_summary_is_a_metric(tmp_path: Path) -> None:
+    """The rest of summary.json is no number: why a run has stopped early."""
+    run = run_app(tmp_path, {"num-server-rounds": 1})
+    summary = json.loads((run / "summary.json").read_text())
+    assert set(METRICS) == set(summary) - {"stopped-early"}
+
+
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
@@ -147,6 +191,10 @@ local-epochs = 2
         ('title = "Two methods"', "", "title is None; it must be a text"),
         ("nodes = 6", "node = 6", "node is not a key; there are title"),
         ("nodes = 6", 'nodes = 6\ncolumns = "model"', "columns is 'model'"),
+        ("nodes = 6", 'nodes = 6\ncolumns = ["a"]', r"columns is \['a'\]; it must be"),
+        ("nodes = 6", 'nodes = 6\ntable = "tabel1"', "table is 'tabel1'; .* table1, "),
+        ("nodes = 6", 'nodes = 6\nmetric = "scroe"', "metric is 'scroe'; .* score, "),
+        ("nodes = 6", 'nodes = 6\nmetric = ["auc"]', r"metric is \['auc'\]; it must"),
         (
             "fedprox-mu = 0.5",
             "fedprox-nu = 1",
@@ -200,6 +248,7 @@ def test_what_is_wrong_is_named(
     [
         ('colour = "red"', "exclude: colour is not an axis"),
         ('method = "moon"', "exclude: 'moon' is not a value of method; there are fed"),
+        ('method = ["fedprox"]', r"exclude: \['fedprox'\] is not a value of method"),
         ('dataset = "digits"', "exclude leaves no cell"),
         ("", "exclude: an empty table would drop every cell"),
     ],
@@ -240,10 +289,18 @@ def test_no_file(tmp_path: Path) -> None:
     ids=lambda file: file.stem,
 )
 def test_the_grids_of_this_project(file: Path) -> None:
-    """Each can be used; one of the paper's tables bears the name of its numbers."""
-    grid = read_grid(file).grid
+    """Each can be used; one of the paper's tables bears the name of its numbers.
+
+    And it has the paper's settings, which its run configs were written from.
+    """
+    read = read_grid(file)
+    grid = read.grid
     assert grid.table in ("", file.stem)
     assert not grid.table or grid.table in tables()
+    if grid.table:
+        assert [other_settings(grid.table, cell) for cell in read.cells] == [
+            [] for _ in read.cells
+        ]
 
 
 def test_table_1_is_the_papers_main_table() -> None:

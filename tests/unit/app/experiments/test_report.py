@@ -138,7 +138,7 @@ def test_problems_are_named(results: Results) -> None:
     finish(results, second, 0.5, settings={"learning-rate": 9.0})
     text = " ".join(Reader(report(results, TODAY)).text)
     assert f"Runs that have failed \n {first.id} out of memory" in text
-    assert "learning-rate was 9.0, is 0.02" in text
+    assert "learning-rate was 9.0, is 0.01" in text
 
 
 def test_settings_of_all_runs(results: Results) -> None:

@@ -16,13 +16,20 @@ from rich.console import Console
 
 from flfa_app.config import ConfigError
 from flfa_app.experiments import attempt as attempts
-from flfa_app.experiments.__main__ import describe
+from flfa_app.experiments import runner
 from flfa_app.experiments.attempt import Attempt, DiskFullError, Ended
+from flfa_app.experiments.description import describe
 from flfa_app.experiments.flower import SuperLinkDiedError
 from flfa_app.experiments.plan import check_data, choose, make_plan
 from flfa_app.experiments.progress import Progress, duration
-from flfa_app.experiments.runner import Engine, results_folder, run_plan
+from flfa_app.experiments.runner import (
+    Engine,
+    flower_engine,
+    results_folder,
+    run_plan,
+)
 from flfa_app.experiments.store import Cell, Grid, Results
+from flfa_app.superlink import SuperLink
 from tests.federation import default_keys
 
 Run = Callable[[Cell, Path], Ended]
@@ -123,6 +130,27 @@ def test_other_settings_are_kept_aside_and_run_again(results: Results) -> None:
     assert again.matches(changed)
     aside = results.folder / "cells" / "moon-s1.other-1" / "config.json"
     assert json.loads(aside.read_text())["run-config"]["local-epochs"] == 5
+
+
+@pytest.mark.parametrize("name", ["config.json", "summary.json", "metrics.jsonl"])
+def test_a_damaged_cell_is_kept_aside_and_run_again(
+    results: Results, name: str
+) -> None:
+    run(results, Recorder())
+    damaged = results.cells[2]
+    file = results.directory(damaged) / name
+    file.write_text('{"cut off')
+    told = describe(make_plan(results, results.cells, 1))
+    assert "4 cells: 3 finished, 1 to do" in told
+    assert "1 of them are damaged: kept aside, run again" in told
+    assert f"{file} cannot be read" in told
+    assert "other settings" not in told
+    engine = Recorder()
+    assert run(results, engine) == {}
+    assert engine.cells == [damaged.id]
+    assert results.is_done(damaged)
+    aside = results.folder / "cells" / f"{damaged.id}.other-1" / name
+    assert aside.read_text() == '{"cut off'
 
 
 def test_a_failed_cell_is_marked_and_the_rest_goes_on(results: Results) -> None:
@@ -243,6 +271,64 @@ def test_a_results_folder_is_for_one_call_at_a_time(results: Results) -> None:
         pass
 
 
+def test_a_second_call_leaves_the_grid_of_the_first(results: Results) -> None:
+    """It does not write what it asks for before it has the folder."""
+    with results_folder(results):
+        before = (results.folder / "grid.json").read_text()
+        fewer = Results(results.folder, results.grid, results.cells[:1])
+        with pytest.raises(RuntimeError, match="in use"), results_folder(fewer):
+            pass
+        assert (results.folder / "grid.json").read_text() == before
+
+
+def test_homes_are_known_before_a_superlink_is_started(
+    results: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that is killed in between leaves none that the next cannot find."""
+    file = results.folder / "flower-home"
+    known: list[bool] = []
+
+    def start(superlink: SuperLink) -> None:
+        known.append(str(superlink.home) in file.read_text().splitlines())
+
+    monkeypatch.setattr(SuperLink, "start", start)
+    plan = make_plan(results, results.cells, 2)
+    with results_folder(results):
+        with flower_engine(plan, 0.0)():
+            homes = [Path(line) for line in file.read_text().splitlines()]
+            assert len(homes) == 2
+            assert all(home.is_dir() for home in homes)
+        assert known == [True, True]
+        assert not file.exists()
+        assert not any(home.exists() for home in homes)
+
+
+def test_homes_are_known_until_all_is_stopped(
+    results: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where one of them cannot start: the other may still run."""
+    file = results.folder / "flower-home"
+    stopped: list[bool] = []
+
+    def fail(superlink: SuperLink) -> None:
+        raise RuntimeError("no port")
+
+    def note(home: Path, *processes: object) -> None:
+        stopped.append(str(home) in file.read_text().splitlines())
+
+    monkeypatch.setattr(SuperLink, "start", fail)
+    monkeypatch.setattr(runner, "stop", note)
+    plan = make_plan(results, results.cells, 2)
+    with (
+        results_folder(results),
+        pytest.raises(RuntimeError, match="no port"),
+        flower_engine(plan, 0.0)(),
+    ):
+        pass
+    assert stopped == [True, True]
+    assert not file.exists()
+
+
 def test_only(results: Results) -> None:
     chosen = choose(results, {"method": ["moon"]}, [1])
     assert [cell.id for cell in chosen] == ["moon-s1"]
@@ -297,6 +383,26 @@ def test_missing_data_of_all_data_sets_is_told_at_once(tmp_path: Path) -> None:
     _, *lines = str(error.value).splitlines()
     named = [line.split(":")[0] for line in lines if line.startswith("  - ")]
     assert named == ["  - bloodmnist", "  - pathmnist"]
+
+
+def test_too_few_images_are_found_before_anything_runs() -> None:
+    """1,438 digits are not 400 for each of four nodes; 300 they are.
+
+    Those would be 1,200, dealt out evenly: whatever the seed, each has 359 or more.
+    """
+    enough, too_many = (
+        [
+            cell("fedavg", seed, partitioner="iid", min_partition_size=least)
+            for seed in (0, 1)
+        ]
+        for least in (300, 400)
+    )
+    check_data(enough)
+    with pytest.raises(ConfigError, match="the grid cannot start") as error:
+        check_data([*enough, *too_many])
+    _, *lines = str(error.value).splitlines()
+    assert len(lines) == 1  # once, not for each seed
+    assert "digits: min-partition-size is 400" in lines[0]
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,53 @@ def test_waiting_longer_is_the_same_run(results: Results) -> None:
     assert results.matches(first)
 
 
+@pytest.mark.parametrize("key", ["data-dir", "state-dir"])
+def test_where_files_lie_is_no_setting(results: Results, key: str) -> None:
+    """A grid says "data"; the run, in a folder of its own, has the whole path."""
+    relative = cell(**{key: "data"})
+    finish(results, relative, **{key: "/somewhere/data"})
+    assert results.matches(relative)
+    assert results.is_done(relative)
+
+
+def test_a_failure_after_a_run_with_other_settings_counts(results: Results) -> None:
+    first = results.cells[0]
+    finish(results, first, **{"learning-rate": 0.2})
+    assert results.status(first) == "finished"
+    results.failure_file(first).write_text(json.dumps({"reason": "no memory"}))
+    assert results.status(first) == "failed"
+    assert results.failure(first) == "no memory"
+    assert results.summary(first) is None
+    assert results.rounds(first) == []
+
+
+@pytest.mark.parametrize("name", ["config.json", "summary.json", "metrics.jsonl"])
+def test_a_damaged_file_is_named_with_the_cure(results: Results, name: str) -> None:
+    first = results.cells[0]
+    directory = finish(results, first)
+    assert results.damage(first) is None
+    assert results.is_done(first)
+    file = directory / name
+    file.write_text(file.read_text()[:-5])
+    damage = results.damage(first)
+    assert damage is not None
+    assert damage.startswith(f"{file} cannot be read: ")
+    assert damage.endswith(f"or delete the folder {directory}")
+    assert not results.is_done(first)
+    with pytest.raises(ConfigError) as error:
+        (results.config(first), results.summary(first), results.rounds(first))
+    assert str(error.value) == damage
+
+
+@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl"])
+def test_a_missing_file_is_damage_too(results: Results, name: str) -> None:
+    first = results.cells[0]
+    file = finish(results, first) / name
+    file.unlink()
+    assert f"{file} cannot be read: No such file" in str(results.damage(first))
+    assert not results.is_done(first)
+
+
 def test_a_whole_number_is_the_float_it_stands_for(results: Results) -> None:
     """JSON has 1.0 where a config in TOML may have said 1."""
     one = cell(**{"learning-rate": 1})
@@ -139,5 +186,7 @@ def test_a_folder_without_grid(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["{", "[]", '{"cells": []}'])
 def test_a_broken_grid_file_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "grid.json").write_text(content)
-    with pytest.raises(ConfigError, match=r"grid\.json (cannot be read|has no)"):
+    with pytest.raises(
+        ConfigError, match=r"grid\.json (cannot be read|has no).*; delete .*grid\.json"
+    ):
         read_results(tmp_path)

@@ -123,6 +123,53 @@ def test_marks_of_what_is_not_there(results: Results) -> None:
         assert mark in text
 
 
+def test_an_old_result_does_not_hide_a_failure(results: Results) -> None:
+    """The settings were changed, and the attempt with the new ones has failed."""
+    base = {"dataset": "bloodmnist", "method": "fedavg", "flfa": "none"}
+    for seed in (0, 1, 2):
+        cell = cell_of(results, seed, **base)
+        finish(results, cell, 0.5, settings={"learning-rate": 9.0})
+        fail(results, cell, "out of memory")
+    text = render(results, "markdown")
+    assert rows_of(text)["FedAvg"][0] == "*failed* · paper 59.26"
+    assert "†" not in text
+
+
+def test_the_papers_number_stands_only_beside_its_settings(tmp_path: Path) -> None:
+    """Table 1 has Dirichlet 0.3 and 5 epochs: of four combinations that is one."""
+    axes = {
+        "dataset": {"bloodmnist": {"dataset": "bloodmnist"}},
+        "method": {"fedavg": {"algorithm": "fedavg"}},
+        "flfa": AXES["flfa"],
+        "beta": {str(b): {"dirichlet-beta": b} for b in (0.3, 0.1)},
+        "epochs": {str(n): {"local-epochs": n} for n in (5, 15)},
+    }
+    results = make_grid(tmp_path, axes, table="table1", seeds=(0,))
+    finish_all(results, lambda cell: 0.5)
+    text = render(results, "markdown")
+    rows = rows_of(text)
+    assert rows["FedAvg, beta 0.3, epochs 5"] == ["**50.00** · paper 59.26"]
+    assert rows["difference to FedAvg, beta 0.3, epochs 5"][0].endswith("paper +2.47")
+    for beta, epochs in ((0.3, 15), (0.1, 5), (0.1, 15)):
+        for method in ("FedAvg", "FedAvg + FLFA", "difference to FedAvg"):
+            label = f"{method}, beta {beta}, epochs {epochs}"
+            assert "paper" not in rows[label][0]
+    assert "than the paper's: local-epochs, dirichlet-beta." in text
+
+
+@pytest.mark.parametrize(
+    ("keys", "shown"),
+    [({}, True), ({"num-server-rounds": 20}, False), ({"nodes": 10}, False)],
+)
+def test_a_smaller_run_is_not_the_papers(
+    tmp_path: Path, keys: dict[str, int], shown: bool
+) -> None:
+    axes = AXES | {"method": {"fedavg": {"algorithm": "fedavg"} | keys}}
+    text = render(make_grid(tmp_path, axes, table="table1"), "markdown")
+    assert ("paper 59.26" in text) == shown
+    assert (f"than the paper's: {next(iter(keys), '')}." in text) != shown
+
+
 def test_what_did_not_converge_in_the_paper(tmp_path: Path) -> None:
     axes = AXES | {"method": {"feddyn": {"algorithm": "feddyn"}}}
     text = render(make_grid(tmp_path, axes, table="feddyn"), "markdown")
