@@ -16,7 +16,6 @@ from rich.console import Console
 
 from flfa_app.config import ConfigError
 from flfa_app.experiments import attempt as attempts
-from flfa_app.experiments import runner
 from flfa_app.experiments.attempt import Attempt, DiskFullError, Ended
 from flfa_app.experiments.description import describe
 from flfa_app.experiments.flower import SuperLinkDiedError
@@ -317,7 +316,7 @@ def test_homes_are_known_until_all_is_stopped(
         stopped.append(str(home) in file.read_text().splitlines())
 
     monkeypatch.setattr(SuperLink, "start", fail)
-    monkeypatch.setattr(runner, "stop", note)
+    monkeypatch.setattr("flfa_app.superlink.stop", note)
     plan = make_plan(results, results.cells, 2)
     with (
         results_folder(results),
