@@ -15,7 +15,7 @@ __all__ = ["Guess", "Kind", "cell_seconds", "images_per_round", "measured_rounds
 START_SECONDS = 14.0
 # Forward, backward and update for one image on one core, up to 32x32 pixels;
 # docs/reproducing.md says how it was measured. Another machine is faster or slower.
-IMAGE_SECONDS = {"cnn": 0.0003, "mobilenet_v2": 0.0083, "resnet50": 0.135}
+IMAGE_SECONDS = {"cnn": 0.0003, "mobilenet_v2": 0.0053, "resnet50": 0.081}
 # An evaluation is the forward pass alone; the backward pass costs about two of them.
 EVALUATION_SHARE = 1 / 3
 # Training images, as the paper lists them.
