@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from .fedrs import class_counts
+from .counts import class_counts
 from .trainer import LocalTrainer
 
 __all__ = ["FedLCTrainer"]

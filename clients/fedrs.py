@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .counts import class_counts
 from .trainer import LocalTrainer
 
-__all__ = ["VARIANTS", "FedRSTrainer", "class_counts"]
+__all__ = ["VARIANTS", "FedRSTrainer"]
 
 VARIANTS = ("hard", "soft")
 
@@ -40,12 +41,3 @@ class FedRSTrainer(LocalTrainer):
         if self.variant == "soft":
             return self.alpha + (1 - self.alpha) * counts / counts.max()
         return torch.full_like(counts, self.alpha).masked_fill(counts > 0, 1.0)
-
-
-def class_counts(targets: Tensor, outputs: Tensor) -> Tensor:
-    """Return how many targets each class of the outputs has.
-
-    In the outputs' type, but with at least single precision: bfloat16 knows no 257.
-    """
-    counts = torch.bincount(targets, minlength=outputs.shape[1])
-    return counts.to(torch.promote_types(outputs.dtype, torch.float32))

@@ -19,8 +19,8 @@ def keep_freed_memory() -> bool:
 
     Every step frees the activations and asks for the same memory again. The GNU C
     library returns large blocks to the system, which hands them out as new, empty pages
-    one by one: 15 to 25 % of a step on a CPU. The peak stays the same, what lies below
-    it is not given back before the process ends. Results do not change.
+    one by one, which takes a good part of a step on a CPU. The peak stays the same,
+    what lies below it is not given back before the process ends. Results do not change.
 
     Elsewhere (musl, macOS, Windows) nothing is done.
     """

@@ -125,7 +125,7 @@ class LocalTrainer:
         ----------
         inputs, targets : Tensor
             All local samples, on the model's device. Images that are laid out with
-            the channels last (``torch.channels_last``) train a quarter faster on a CPU;
+            the channels last (``torch.channels_last``) train faster on a CPU;
             the layers follow the layout of their input, the weights keep theirs.
 
         Returns

@@ -20,8 +20,8 @@ import numpy as np
 import tomli_w
 
 from flfa_app.data import OwnImages
-from flfa_app.processes import flwr, free_port, stop
-from flfa_app.superlink import SuperLink
+from flfa_app.processes import flwr, free_port
+from flfa_app.superlink import SuperLink, started
 
 __all__ = ["CONNECTION", "Deployment", "local_deployment"]
 
@@ -32,14 +32,11 @@ CONNECTION = "prod"
 @contextmanager
 def local_deployment(source: Path, parts: Sequence[OwnImages]) -> Iterator[Deployment]:
     """Start a SuperLink and a SuperNode for each part; stop them, remove everything."""
-    with tempfile.TemporaryDirectory(prefix="flfa-") as home:
-        deployment = Deployment(Path(home).resolve(), source, parts)
-        try:
-            deployment.start()
-            yield deployment
-        finally:
-            deployment.stopping = True
-            stop(deployment.home, *deployment.processes, *deployment.followers)
+    with (
+        tempfile.TemporaryDirectory(prefix="flfa-") as home,
+        started(Deployment(Path(home).resolve(), source, parts)) as deployment,
+    ):
+        yield deployment
 
 
 class Deployment(SuperLink):

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
 import tomli_w
@@ -35,13 +35,14 @@ __all__ = [
     "absolute_paths",
     "local_superlink",
     "results_of",
-    "superlink_in",
+    "started",
 ]
 
 SOURCE = "FLFA_SOURCE"
 """The environment variable that tells an app where its checkout is."""
 START_TIMEOUT = 60.0
 PATHS = ("data-dir", "state-dir", "resume")
+Link = TypeVar("Link", bound="SuperLink")
 AUTO = "auto"
 """The value of ``resume`` that is no path."""
 
@@ -80,17 +81,14 @@ def local_superlink(source: Path, kept_workers: int = 0) -> Iterator[SuperLink]:
     """Start a SuperLink for the app in ``source``; stop it and all it has started."""
     with (
         tempfile.TemporaryDirectory(prefix="flfa-") as home,
-        superlink_in(Path(home).resolve(), source, kept_workers) as superlink,
+        started(SuperLink(Path(home).resolve(), source, kept_workers)) as superlink,
     ):
         yield superlink
 
 
 @contextmanager
-def superlink_in(
-    home: Path, source: Path, kept_workers: int = 0
-) -> Iterator[SuperLink]:
-    """Do the same in a home that is there, and empty."""
-    superlink = SuperLink(home, source, kept_workers)
+def started(superlink: Link) -> Iterator[Link]:
+    """Start a SuperLink; stop it and all it has started."""
     try:
         superlink.start()
         yield superlink

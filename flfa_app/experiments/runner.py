@@ -18,7 +18,7 @@ from flfa_app.experiments.progress import Progress
 from flfa_app.experiments.store import Cell, Results, write_grid
 from flfa_app.launch import PROJECT
 from flfa_app.processes import stop
-from flfa_app.superlink import SuperLink, superlink_in
+from flfa_app.superlink import SuperLink, started
 
 __all__ = ["Engine", "flower_engine", "results_folder", "run_plan"]
 
@@ -103,7 +103,9 @@ def flower_engine(plan: Plan, gpus: float) -> Engine:
             homes = stack.enter_context(_remembered_homes(plan))
 
             def one(home: Path) -> SuperLink:
-                return stack.enter_context(superlink_in(home, PROJECT, plan.workers))
+                return stack.enter_context(
+                    started(SuperLink(home, PROJECT, plan.workers))
+                )
 
             with ThreadPoolExecutor(len(homes)) as pool:  # they start at the same time
                 superlinks = list(pool.map(one, homes))

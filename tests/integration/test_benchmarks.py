@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -59,29 +60,28 @@ def test_train_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert flfa["reached"] is (flfa["value"] <= 1.02)
 
 
+def calls_of(kind: type, method: str, monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Return a list that grows with each call of a method."""
+    calls: list[None] = []
+    original = getattr(kind, method)
+
+    def counted(*args: Any) -> Any:
+        calls.append(None)
+        return original(*args)
+
+    monkeypatch.setattr(kind, method, counted)
+    return calls
+
+
 @pytest.mark.parametrize("name", step_cost.ARMS)
 def test_every_arm_does_the_work_of_its_method(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In all ten steps of a round, but for FedSOL's first."""
     monkeypatch.setattr(step_cost, "SAMPLES", 8)
-    edits: list[int] = []
-    add = Anchor.add
-    monkeypatch.setattr(Anchor, "add", lambda *args: edits.append(1) or add(*args))
-    perturbed: list[int] = []
-    perturb = FedSOLTrainer._proximal_gradients
-    monkeypatch.setattr(
-        FedSOLTrainer,
-        "_proximal_gradients",
-        lambda *args: perturbed.append(1) or perturb(*args),
-    )
-    contrasts: list[int] = []
-    contrast = MOONTrainer._contrast
-    monkeypatch.setattr(
-        MOONTrainer,
-        "_contrast",
-        lambda *args: contrasts.append(1) or contrast(*args),
-    )
+    edits = calls_of(Anchor, "add", monkeypatch)
+    perturbed = calls_of(FedSOLTrainer, "_proximal_gradients", monkeypatch)
+    contrasts = calls_of(MOONTrainer, "_contrast", monkeypatch)
     client = step_cost._Client("cnn", step_cost.ARMS[name])
     client(lambda: None)  # has no state yet
     for calls in (edits, perturbed, contrasts):

@@ -58,7 +58,7 @@ OF_ONE: list[tuple[str, str, Any]] = [
 
 
 @pytest.fixture(scope="module")
-def defaults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def defaults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The models of the defaults, by method, each trained when it is asked for."""
     return _Defaults(tmp_path_factory)
 
@@ -81,7 +81,7 @@ def model_of(results: Path) -> dict[str, torch.Tensor]:
     ("algorithm", "key", "value"), [*(("fedavg", *one) for one in OF_ALL), *OF_ONE]
 )
 def test_another_value_makes_another_model(
-    algorithm: str, key: str, value: Any, defaults: Any, tmp_path: Path
+    algorithm: str, key: str, value: Any, defaults: dict[str, Any], tmp_path: Path
 ) -> None:
     other = model_of(run_app(tmp_path, {**KEYS, "algorithm": algorithm, key: value}))
     default = defaults[algorithm]
