@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flfa_app.superlink import SuperLink
+from flfa_app.launch.superlink import SuperLink
 
 __all__ = ["round_seconds", "run_app"]
 

@@ -17,15 +17,15 @@ from rich.console import Console
 
 from benchmarks.figures import output_file
 from benchmarks.timing import machine
-from flfa_app.launch import (
+from flfa_app.launch.cli import (
     PROJECT,
     add_options,
     launch,
     read_overrides,
     reporting_errors,
 )
-from flfa_app.registry import ALGORITHMS
-from flfa_app.superlink import local_superlink
+from flfa_app.launch.superlink import local_superlink
+from flfa_app.methods import ALGORITHMS
 
 __all__ = ["main"]
 

@@ -31,7 +31,7 @@ from benchmarks.timing import machine
 from clients import fast_depthwise, keep_freed_memory
 from clients.augmentation import augment
 from clients.sgd import SGD
-from flfa_app.data.images import Description
+from flfa_app.data.dataset import Description
 from flfa_app.models import build_model
 
 __all__ = ["main"]

@@ -27,9 +27,9 @@ from benchmarks.app_runs import round_seconds, run_app
 from benchmarks.figures import of_measurements, output_file, publish
 from benchmarks.peers.work import CLIENTS, NORMS, Work, export_work
 from clients import LocalTrainer, TrainSettings, keep_freed_memory
-from flfa_app.launch import PROJECT, at_least_one
-from flfa_app.place import Place
-from flfa_app.superlink import local_superlink
+from flfa_app.client.node_config import Place
+from flfa_app.launch.cli import PROJECT, at_least_one
+from flfa_app.launch.superlink import local_superlink
 from flfa_app.task import client_seed, images_of, model_for, shard_of
 
 __all__ = ["main"]

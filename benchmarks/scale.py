@@ -20,8 +20,8 @@ from rich.console import Console
 
 from benchmarks.app_runs import round_seconds, run_app
 from benchmarks.figures import of_measurements, output_file, publish
-from flfa_app.launch import PROJECT, at_least_one
-from flfa_app.superlink import local_superlink
+from flfa_app.launch.cli import PROJECT, at_least_one
+from flfa_app.launch.superlink import local_superlink
 
 __all__ = ["main"]
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.figures import of_measurements, output_file, publish
-from flfa_app.launch import PROJECT, at_least_one
-from flfa_app.processes import free_port, own_environment, stop
+from flfa_app.launch.cli import PROJECT, at_least_one
+from flfa_app.launch.processes import free_port, own_environment, stop
 
 __all__ = ["main"]
 

@@ -51,9 +51,9 @@ from clients import (
     fast_depthwise,
     keep_freed_memory,
 )
-from flfa_app.launch import default_keys
+from flfa_app.launch.cli import default_keys
+from flfa_app.methods import ALGORITHMS
 from flfa_app.models import build_model
-from flfa_app.registry import ALGORITHMS
 
 __all__ = ["main"]
 

@@ -1,18 +1,18 @@
 """The client side of FLFA: torch, and nothing of Flower."""
 
-from .alignment import feedback_alignment
 from .depthwise import fast_depthwise
-from .diagnostics import feedback_diagnostics
-from .fedacg import FedACGTrainer
-from .feddyn import FedDynTrainer
-from .fedlc import FedLCTrainer
-from .fedprox import FedProxTrainer
-from .fedrs import FedRSTrainer
-from .fedsol import FedSOLTrainer
-from .layers import effective_layers, eligible_layers
+from .feedback.alignment import feedback_alignment
+from .feedback.diagnostics import feedback_diagnostics
+from .feedback.layers import effective_layers, eligible_layers
 from .memory import keep_freed_memory
-from .moon import MOONTrainer
-from .scaffold import ScaffoldTrainer
+from .methods.fedacg import FedACGTrainer
+from .methods.feddyn import FedDynTrainer
+from .methods.fedlc import FedLCTrainer
+from .methods.fedprox import FedProxTrainer
+from .methods.fedrs import FedRSTrainer
+from .methods.fedsol import FedSOLTrainer
+from .methods.moon import MOONTrainer
+from .methods.scaffold import ScaffoldTrainer
 from .settings import TrainSettings, aligned_layers
 from .trainer import LocalTrainer, TrainingDivergedError
 

@@ -50,7 +50,7 @@ class TrainSettings:
     fa_layers : tuple[str, ...] (default: ())
         Layers with feedback alignment; none is plain backpropagation.
     feedback, scaling : str
-        As in :func:`~.alignment.feedback_alignment`.
+        As in :func:`~.feedback.alignment.feedback_alignment`.
     feedback_seed : int (default: 0)
         Of random feedback; the same for all clients.
     augmentation : str (default: "none")
@@ -60,7 +60,7 @@ class TrainSettings:
         the optimiser stay as they are.
     diagnostics : bool (default: False)
         Whether the aligned layers are measured after training; see
-        :func:`~.diagnostics.feedback_diagnostics`.
+        :func:`~.feedback.diagnostics.feedback_diagnostics`.
     seed : int
         Decides batch order, augmentation and dropout, and nothing else does.
     """

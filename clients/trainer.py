@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .alignment import feedback_alignment
 from .augmentation import augment
 from .buffers import running_statistics_if
-from .diagnostics import feedback_diagnostics
+from .feedback.alignment import feedback_alignment
+from .feedback.diagnostics import feedback_diagnostics
 from .settings import TrainSettings
 from .sgd import SGD
 
@@ -133,8 +133,8 @@ class LocalTrainer:
         dict[str, float]
             ``train-loss``: mean over the samples of the last epoch. ``steps``: SGD
             steps taken. What :meth:`report` adds. With diagnostics, what
-            :func:`~.diagnostics.feedback_diagnostics` measures on the first samples
-            with the weights at the end.
+            :func:`~.feedback.diagnostics.feedback_diagnostics` measures on the first
+            samples with the weights at the end.
 
         Raises
         ------

@@ -13,11 +13,11 @@ from torch import nn
 
 from clients import TrainSettings, aligned_layers, keep_freed_memory
 from flfa_app.arrays import load_arrays, to_arrays, to_tensors
-from flfa_app.client_state import ClientState
+from flfa_app.client.node_config import place_of
+from flfa_app.client.state import ClientState
 from flfa_app.config import RunConfig
 from flfa_app.data import Description
-from flfa_app.place import place_of
-from flfa_app.registry import ALGORITHMS
+from flfa_app.methods import ALGORITHMS
 from flfa_app.task import client_seed, device_of, model_for, shard_of, use_threads
 
 app = ClientApp()

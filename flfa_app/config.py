@@ -12,21 +12,21 @@ from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from clients import fedrs, fedsol
-from clients.alignment import FEEDBACKS, SCALINGS
 from clients.augmentation import AUGMENTATIONS
+from clients.feedback.alignment import FEEDBACKS, SCALINGS
+from clients.methods import fedrs, fedsol
 from clients.settings import PRECISIONS
 from flfa_app.data import DATASETS, PARTITIONERS
+from flfa_app.errors import ConfigError
+from flfa_app.methods import ALGORITHMS
 from flfa_app.models import MODELS, NORMS
-from flfa_app.registry import ALGORITHMS
-from strategies.momentum import FORMS
+from strategies.methods.momentum import FORMS
 from strategies.rules import RULES
 
-__all__ = ["ConfigError", "RunConfig"]
+__all__ = ["AUTO", "RunConfig"]
 
-
-class ConfigError(ValueError):
-    """The run config has problems; the message names them all."""
+AUTO = "auto"
+"""The value of ``resume`` that is not a path: the newest unfinished run."""
 
 
 class _Check(NamedTuple):
@@ -166,10 +166,7 @@ class RunConfig:
             {key: run_config[key] for key in checks if not wrong[key]}
         )
         if problems:
-            raise ConfigError(
-                "the run config cannot be used:\n"
-                + "\n".join(f"  - {problem}" for problem in problems)
-            )
+            raise ConfigError("the run config cannot be used:", problems)
         # TOML's 1 is a whole number, also where 1.0 is meant.
         values = {key: check.type(run_config[key]) for key, check in checks.items()}
         return cls(**{f.name: values[key_of(f.name)] for f in fields(cls)})

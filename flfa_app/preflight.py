@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from torch import nn
 
 from clients import effective_layers, eligible_layers
-from flfa_app.config import ConfigError, RunConfig
+from flfa_app.config import RunConfig
 from flfa_app.data import Images
+from flfa_app.errors import ConfigError
 from flfa_app.task import device_of, images_of, model_of, shards_of
 
 __all__ = ["Prepared", "prepare"]
@@ -102,5 +103,4 @@ def _layer_problems(
 
 
 def _error(problems: list[str]) -> ConfigError:
-    lines = "\n".join(f"  - {problem}" for problem in problems)
-    return ConfigError(f"the run cannot start:\n{lines}")
+    return ConfigError("the run cannot start:", problems)

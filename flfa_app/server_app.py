@@ -16,23 +16,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from flfa_app.arrays import load_arrays, to_arrays, to_tensors
-from flfa_app.checkpoint import Checkpoint, Checkpoints
 from flfa_app.config import RunConfig
-from flfa_app.data.images import Images, Pixels
-from flfa_app.engine import hand_out_in_order
-from flfa_app.evaluation import evaluate
-from flfa_app.federation import Federation
-from flfa_app.fused import FusedModel
-from flfa_app.gathering import about_nodes, gather
-from flfa_app.participation import Participation
-from flfa_app.pictures import plot_partition, plot_rounds
+from flfa_app.data.dataset import Images, Pixels
+from flfa_app.methods import ALGORITHMS
 from flfa_app.preflight import Prepared, prepare
-from flfa_app.recorder import Recorder
-from flfa_app.registry import ALGORITHMS
-from flfa_app.results import RunDirectory
-from flfa_app.resume import about_data, check_goes_on, run_to_resume
-from flfa_app.roster import Roster
-from flfa_app.rounds import run_rounds
+from flfa_app.results.checkpoint import Checkpoint, Checkpoints
+from flfa_app.results.pictures import plot_partition, plot_rounds
+from flfa_app.results.resume import about_data, check_goes_on, run_to_resume
+from flfa_app.results.run_directory import RunDirectory
+from flfa_app.server.client_history import Participation
+from flfa_app.server.evaluation import evaluate
+from flfa_app.server.fused import FusedModel
+from flfa_app.server.gathering import about_nodes, gather
+from flfa_app.server.loop import run_rounds
+from flfa_app.server.nodes import Roster
+from flfa_app.server.recorder import Recorder
+from flfa_app.server.round import Federation
+from flfa_app.server.simulation_engine import hand_out_in_order
 from flfa_app.task import use_threads
 from strategies import LayerSelection, ServerState
 from strategies.rules import RULES, Choice

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from clients.depthwise import fast_depthwise
+from flfa_app.client.node_config import Place
 from flfa_app.config import RunConfig
 from flfa_app.data import (
     Description,
@@ -21,7 +22,6 @@ from flfa_app.data import (
     load_own_images,
 )
 from flfa_app.models import build_model
-from flfa_app.place import Place
 
 __all__ = [
     "client_seed",

@@ -1,21 +1,21 @@
 """The server side of FLFA: Flower and NumPy, and nothing of torch."""
 
-from .averaging import OnePassFedAvg
+from .aggregation import OnePassFedAvg
 from .checked import CheckedReplies
 from .checks import ReplyRules, problem_of
 from .cosine import layer_cosines, local_drift
-from .fedacg import FLFAFedACG
-from .fedadam import FLFAFedAdam
-from .fedavg import FLFAFedAvg
-from .fedavgm import FLFAFedAvgM
-from .feddyn import FLFAFedDyn
-from .fedlc import FLFAFedLC
-from .fedprox import FLFAFedProx
-from .fedrs import FLFAFedRS
-from .fedsol import FLFAFedSOL
-from .momentum import FLFAServerMomentum
-from .moon import FLFAMOON
-from .scaffold import FLFAScaffold
+from .methods.fedacg import FLFAFedACG
+from .methods.fedadam import FLFAFedAdam
+from .methods.fedavg import FLFAFedAvg
+from .methods.fedavgm import FLFAFedAvgM
+from .methods.feddyn import FLFAFedDyn
+from .methods.fedlc import FLFAFedLC
+from .methods.fedprox import FLFAFedProx
+from .methods.fedrs import FLFAFedRS
+from .methods.fedsol import FLFAFedSOL
+from .methods.momentum import FLFAServerMomentum
+from .methods.moon import FLFAMOON
+from .methods.scaffold import FLFAScaffold
 from .selection import FA_LAYERS, LayerSelection
 from .state import ServerState
 

@@ -12,13 +12,13 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
+from .aggregation import OnePassFedAvg, Scoring
 from .arguments import (
     checked_fixed,
     checked_layers,
     checked_names,
     checked_number,
 )
-from .averaging import OnePassFedAvg, Scoring
 from .cosine import layer_cosines, weight_of
 from .decoding import Decoded
 from .rules import RULES, Choice

@@ -15,6 +15,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,18 @@ import numpy as np
 
 from tests.federation import metrics, run_app
 
-METHODS = (
-    "fedavg fedprox fedavgm moon fedsol fedrs fedlc fedacg feddyn scaffold".split()
-)
+METHODS = [
+    "fedavg",
+    "fedprox",
+    "fedavgm",
+    "moon",
+    "fedsol",
+    "fedrs",
+    "fedlc",
+    "fedacg",
+    "feddyn",
+    "scaffold",
+]
 TINY = {"local-epochs": 1, "train-fraction": 0.4, "num-server-rounds": 2}
 
 
@@ -50,24 +60,33 @@ def runs(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "bf16", {"precision": "bf16"}
     yield "iid", {"partitioner": "iid", "over-selection": 1.5}
     yield "shards", {"partitioner": "shards"}
-    yield "natural", {
-        "dataset": "files",
-        "data-dir": str(_own_data(folder)),
-        "partitioner": "natural",
-        "partition-column": "owner",
-        "norm": "batch",
-    }
+    yield (
+        "natural",
+        {
+            "dataset": "files",
+            "data-dir": str(_own_data(folder)),
+            "partitioner": "natural",
+            "partition-column": "owner",
+            "norm": "batch",
+        },
+    )
     yield "evaluate-every", {"evaluate-every": 2, "num-server-rounds": 5}
     yield "no-fast-kernels", {"model": "mobilenet_v2", "fast-kernels": False, **TINY}
 
 
-def digests(folder: Path) -> dict[str, dict[str, str]]:
-    """Make every run; return the digests of its files."""
+def digests(folder: Path, only: str = "*") -> dict[str, dict[str, str]]:
+    """Make the runs whose name matches a pattern; return the digests of their files."""
     found = {}
+    output = folder / "runs"
+    output.mkdir()
     for name, config in runs(folder):
-        found[name] = _digest(run_app(folder, config, nodes=4))
+        if not fnmatch(name, only):
+            continue
+        found[name] = _digest(run_app(output, config, nodes=4))
         sys.stderr.write(f"{name}\n")
     for method in ("fedavg", "moon", "feddyn", "scaffold"):
+        if not fnmatch(f"resume-{method}", only):
+            continue
         found[f"resume-{method}"] = _digest(_resumed(folder, method))
         sys.stderr.write(f"resume-{method}\n")
     return found
@@ -81,9 +100,10 @@ def _resumed(folder: Path, method: str) -> Path:
         "state-dir": str(folder / f"state-{method}"),
         "seed": 3,
     }
-    results = run_app(folder, config, nodes=4)
+    output = folder / "runs"
+    results = run_app(output, config, nodes=4)
     more = {**config, "num-server-rounds": 4, "resume": str(results)}
-    return run_app(folder, more, nodes=4, new_folder=False)
+    return run_app(output, more, nodes=4, new_folder=False)
 
 
 def _own_data(folder: Path) -> Path:
@@ -124,20 +144,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("action", choices=("record", "compare"))
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", default="*", help="pattern of names: 'resume-*'")
     arguments = parser.parse_args()
     file = arguments.folder / "same_bits.json"
     with tempfile.TemporaryDirectory() as folder:
-        found = digests(Path(folder))
+        found = digests(Path(folder), arguments.only)
     if arguments.action == "record":
         arguments.folder.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(found, indent=1))
         return 0
     recorded = json.loads(file.read_text())
-    different = [
-        f"{name}: {', '.join(k for k in recorded[name] if digest.get(k) != recorded[name][k])}"
-        for name in recorded
-        if (digest := found.get(name, {})) != recorded[name]
-    ]
+    different = []
+    recorded = {k: v for k, v in recorded.items() if fnmatch(k, arguments.only)}
+    for name, before in recorded.items():
+        now = found.get(name, {})
+        if files := [file for file in before if now.get(file) != before[file]]:
+            different.append(f"{name}: {', '.join(files)}")
     sys.stdout.write("\n".join(different) + "\n" if different else "")
     sys.stdout.write(f"{len(recorded) - len(different)} of {len(recorded)} the same\n")
     return 1 if different else 0

@@ -33,7 +33,7 @@ from benchmarks.peers.turns import WARM_UP, arms_with, measure
 from benchmarks.peers.work import CLIENTS, NORMS, WORKERS
 from benchmarks.timing import machine
 from flfa_app.data.cache import VARIABLE
-from flfa_app.launch import at_least_one, reporting_errors
+from flfa_app.launch.cli import at_least_one, reporting_errors
 
 __all__ = ["main"]
 

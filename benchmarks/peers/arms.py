@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.peers.work import CLIENTS, WORKERS, Work
-from flfa_app.launch import PROJECT
-from flfa_app.processes import stop
-from flfa_app.superlink import Outcome, local_superlink
+from flfa_app.launch.cli import PROJECT
+from flfa_app.launch.processes import stop
+from flfa_app.launch.superlink import Outcome, local_superlink
 
 __all__ = ["Arm", "Trained", "ours", "pfl", "quickstart"]
 

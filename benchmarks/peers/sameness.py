@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from benchmarks.peers.work import Work
-from flfa_app.evaluation import evaluate
+from flfa_app.server.evaluation import evaluate
 from flfa_app.task import images_of, model_of
 
 __all__ = ["distance", "final_accuracy"]

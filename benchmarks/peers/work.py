@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 
 from benchmarks.peers.images import write_images
 from flfa_app.config import RunConfig
-from flfa_app.launch import default_keys
-from flfa_app.roster import Member, Roster
+from flfa_app.launch.cli import default_keys
+from flfa_app.server.nodes import Member, Roster
 from flfa_app.task import client_seed, images_of, model_of, shards_of
 
 __all__ = ["CLIENTS", "NORMS", "WORKERS", "Work", "export_work"]

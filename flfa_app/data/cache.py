@@ -21,8 +21,8 @@ from filelock import FileLock
 from flwr.common.logger import log
 from numpy.typing import NDArray
 
-from flfa_app.data.decoded import DAMAGE
-from flfa_app.data.images import Images
+from flfa_app.data.dataset import Images
+from flfa_app.data.validation import DAMAGE
 
 __all__ = ["cache_folder", "cached_images"]
 

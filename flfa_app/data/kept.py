@@ -19,8 +19,8 @@ from flwr.common.logger import log
 from numpy.typing import NDArray
 
 from flfa_app.data.cache import cache_folder
-from flfa_app.data.decoded import DAMAGE
 from flfa_app.data.partition import Parts, partition_indices
+from flfa_app.data.validation import DAMAGE
 
 __all__ = ["kept_partition"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cache, partial
 
 from flfa_app.data.cache import cached_images
-from flfa_app.data.decoded import Source, checked
-from flfa_app.data.images import Images, channel_statistics
+from flfa_app.data.dataset import Images, channel_statistics
 from flfa_app.data.sources import DATASETS
+from flfa_app.data.validation import Source, checked
 
 __all__ = ["load_images"]
 

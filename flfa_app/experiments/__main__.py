@@ -12,16 +12,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from flfa_app.config import ConfigError
+from flfa_app.errors import ConfigError
 from flfa_app.experiments.asked import asked_for
 from flfa_app.experiments.description import describe, listing
 from flfa_app.experiments.plan import check_data, make_plan
 from flfa_app.experiments.progress import Progress
-from flfa_app.experiments.report import write_report
+from flfa_app.experiments.report.page import write_report
+from flfa_app.experiments.report.tables import render
 from flfa_app.experiments.runner import flower_engine, results_folder, run_plan
 from flfa_app.experiments.store import Results, read_results
-from flfa_app.experiments.tables import render
-from flfa_app.launch import PROJECT, at_least_one, reporting_errors
+from flfa_app.launch.cli import PROJECT, at_least_one, reporting_errors
 
 __all__ = ["main"]
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flfa_app.config import ConfigError
+from flfa_app.errors import ConfigError
 
 __all__ = ["read_json", "read_lines", "write_json"]
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from queue import SimpleQueue
 
-from flfa_app.cause import shortened
+from flfa_app.errors import truncate
 from flfa_app.experiments.attempt import Attempt, Ended
 from flfa_app.experiments.store import Cell
-from flfa_app.superlink import SuperLink, results_of
+from flfa_app.launch.superlink import SuperLink, results_of
 
 __all__ = ["SuperLinkDiedError", "flower_attempt", "plain"]
 
@@ -97,4 +97,4 @@ def _reason(lines: list[str], details: str) -> str:
     Flower's own words are only that the run has failed.
     """
     named = [x for x in lines if re.match(r"(\(.*?\) )?[\w.]*(Error|Exception): \S", x)]
-    return shortened(named[-1] if named else details)
+    return truncate(named[-1] if named else details)

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flfa_app.config import ConfigError, RunConfig
+from flfa_app.config import RunConfig
+from flfa_app.errors import ConfigError
+from flfa_app.experiments.analysis.paper import tables
+from flfa_app.experiments.analysis.quantities import METRICS
 from flfa_app.experiments.gridfile import NODES, Axes, Reader, Value
-from flfa_app.experiments.paper import tables
-from flfa_app.experiments.quantities import METRICS
 from flfa_app.experiments.store import Cell, Grid
-from flfa_app.superlink import absolute_paths
+from flfa_app.launch.superlink import absolute_paths
 
 __all__ = ["GridFile", "read_grid"]
 

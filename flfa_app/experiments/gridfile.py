@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flfa_app.config import ConfigError
-from flfa_app.launch import default_keys
+from flfa_app.errors import ConfigError
+from flfa_app.launch.cli import default_keys
 
 __all__ = ["NODES", "Axes", "Reader", "Value"]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from flfa_app.config import ConfigError, RunConfig
-from flfa_app.experiments.estimate import Guess, cell_seconds, measured_rounds
+from flfa_app.config import RunConfig
+from flfa_app.errors import ConfigError
 from flfa_app.experiments.store import Cell, Results
+from flfa_app.experiments.time_estimate import Guess, cell_seconds, measured_rounds
 from flfa_app.preflight import prepare
 from flfa_app.task import shards_of
 
@@ -115,15 +116,14 @@ def check_data(cells: Sequence[Cell]) -> None:
             found = _partition_problems(*share)
         problems |= dict.fromkeys(f"{config.dataset}: {problem}" for problem in found)
     if problems:
-        lines = [f"  - {problem}" for problem in problems]
-        raise ConfigError("\n".join(["the grid cannot start:", *lines]))
+        raise ConfigError("the grid cannot start:", problems)
 
 
 def _start_problems(config: RunConfig) -> list[str]:
     try:
         prepare(config)
     except ConfigError as problem:
-        return str(problem).split("\n  - ")[1:]
+        return list(problem.problems)
     return []
 
 

@@ -16,9 +16,9 @@ from flfa_app.experiments.flower import SuperLinkDiedError, flower_attempt
 from flfa_app.experiments.plan import Plan
 from flfa_app.experiments.progress import Progress
 from flfa_app.experiments.store import Cell, Results, write_grid
-from flfa_app.launch import PROJECT
-from flfa_app.processes import stop
-from flfa_app.superlink import SuperLink, started
+from flfa_app.launch.cli import PROJECT
+from flfa_app.launch.processes import stop
+from flfa_app.launch.superlink import SuperLink, started
 
 __all__ = ["Engine", "flower_engine", "results_folder", "run_plan"]
 

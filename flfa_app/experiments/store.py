@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from flfa_app.config import ConfigError
+from flfa_app.errors import ConfigError
 from flfa_app.experiments.files import read_json, read_lines, write_json
 
 __all__ = [

@@ -13,7 +13,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
-from flfa_app.experiments.report import write_report
+from flfa_app.experiments.report.page import write_report
 from flfa_app.experiments.store import Cell
 from tests.results_folder import AXES, finish_all, make_grid
 

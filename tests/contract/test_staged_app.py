@@ -4,7 +4,7 @@ from pathlib import Path
 
 from flwr.cli.build import build_fab_from_disk
 
-from flfa_app.staging import staged
+from flfa_app.launch.staging import staged
 from tests.federation import ROOT
 
 

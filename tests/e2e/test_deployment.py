@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 from flfa_app.config import RunConfig
-from flfa_app.deploy_demo import parts_of, run_on
-from flfa_app.deployment import CONNECTION, Deployment, local_deployment
-from flfa_app.processes import flwr, free_port, processes_of
+from flfa_app.launch.demo import parts_of, run_on
+from flfa_app.launch.deployment import CONNECTION, Deployment, local_deployment
+from flfa_app.launch.processes import flwr, free_port, processes_of
 from tests.federation import ROOT, default_keys, metrics, run_app
 
 pytestmark = pytest.mark.e2e

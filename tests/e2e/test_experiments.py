@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from flfa_app.processes import _runs, processes_of, stop
+from flfa_app.launch.processes import _runs, processes_of, stop
 from tests.federation import ROOT, metrics, run_app
 
 pytestmark = pytest.mark.e2e

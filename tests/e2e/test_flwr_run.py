@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from flfa_app.processes import processes_of
-from flfa_app.superlink import Outcome, SuperLink, local_superlink
+from flfa_app.launch.processes import processes_of
+from flfa_app.launch.superlink import Outcome, SuperLink, local_superlink
 from tests.federation import ROOT, metrics, run_app
 
 pytestmark = pytest.mark.e2e

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import tomli_w
 
-from flfa_app.processes import (
+from flfa_app.launch.processes import (
     connection_to,
     flwr,
     free_port,

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flfa_app.superlink import SuperLink, local_superlink
+from flfa_app.launch.superlink import SuperLink, local_superlink
 from tests.faults.processes import Followed, processes
 from tests.federation import ROOT, metrics
 

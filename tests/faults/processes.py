@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from flfa_app.processes import processes_of
-from flfa_app.superlink import SuperLink
+from flfa_app.launch.processes import processes_of
+from flfa_app.launch.superlink import SuperLink
 
 
 class Followed:

@@ -14,10 +14,16 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
 
-from flfa_app import launch, rounds
-from flfa_app.checkpoint import Checkpoint, CheckpointError, Checkpoints, write_file
-from flfa_app.results import RunDirectory
-from flfa_app.superlink import Outcome
+from flfa_app.launch import cli as launch
+from flfa_app.launch.superlink import Outcome
+from flfa_app.results.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    Checkpoints,
+    write_file,
+)
+from flfa_app.results.run_directory import RunDirectory
+from flfa_app.server import loop as rounds
 from tests.federation import metrics, run_app
 
 KEYS = {"pictures": False, "num-server-rounds": 5}

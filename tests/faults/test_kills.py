@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from flfa_app.config import RunConfig
-from flfa_app.deploy_demo import parts_of
-from flfa_app.deployment import local_deployment
-from flfa_app.superlink import local_superlink
+from flfa_app.launch.demo import parts_of
+from flfa_app.launch.deployment import local_deployment
+from flfa_app.launch.superlink import local_superlink
 from tests.faults.kill_resume import kill_and_resume
 from tests.faults.processes import Followed, processes
 from tests.federation import ROOT, default_keys, metrics, run_app

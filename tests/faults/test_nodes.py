@@ -11,9 +11,10 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.app import MetricRecord as Metrics
 
-from flfa_app import client_app, federation, server_app
-from flfa_app.config import ConfigError
-from flfa_app.roster import Member, Roster
+from flfa_app import client_app, server_app
+from flfa_app.errors import ConfigError
+from flfa_app.server import round as federation
+from flfa_app.server.nodes import Member, Roster
 from tests.faults.test_resume import PowerCut
 from tests.federation import RUN_IDS, InProcessGrid, default_keys, metrics, run_app
 from tests.unit.strategies.fakes import FakeGrid

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from flfa_app import evaluation
-from flfa_app.checkpoint import CheckpointError, Checkpoints
-from flfa_app.config import ConfigError
-from flfa_app.registry import ALGORITHMS
+from flfa_app.errors import ConfigError
+from flfa_app.methods import ALGORITHMS
+from flfa_app.results.checkpoint import CheckpointError, Checkpoints
+from flfa_app.server import evaluation
 from tests.federation import metrics, run_app
 
 BATCH = {"norm": "batch", "pictures": False}

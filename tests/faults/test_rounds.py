@@ -14,11 +14,11 @@ from flwr.app import Error, Message
 from httpx import ConnectError
 from safetensors.numpy import load_file
 
-from flfa_app.config import ConfigError
 from flfa_app.data import load_images
-from flfa_app.exchange import exchange
-from flfa_app.post import NO_ANSWER, replies_to
-from flfa_app.roster import Member, Roster
+from flfa_app.errors import ConfigError
+from flfa_app.server.exchange import exchange
+from flfa_app.server.messaging import NO_ANSWER, replies_to
+from flfa_app.server.nodes import Member, Roster
 from tests.federation import InProcessGrid, default_keys, metrics, run_app
 from tests.unit.strategies.fakes import FakeGrid, answer
 

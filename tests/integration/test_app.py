@@ -11,7 +11,7 @@ import torch
 from flwr.app import Message, MessageType
 from safetensors.torch import load_file
 
-from flfa_app.config import ConfigError
+from flfa_app.errors import ConfigError
 from tests.federation import metrics, run_app
 
 

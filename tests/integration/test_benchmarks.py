@@ -9,8 +9,8 @@ import torch
 
 from benchmarks import step_cost, train_step
 from clients import FedSOLTrainer, MOONTrainer
-from clients.anchor import Anchor
-from flfa_app.registry import ALGORITHMS
+from clients.methods.anchor import Anchor
+from flfa_app.methods import ALGORITHMS
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from flfa_app import client_app
-from flfa_app.registry import ALGORITHMS
+from flfa_app.methods import ALGORITHMS
 from tests.federation import metrics, run_app
 
 TWO = {"num-fa-layers": 2, "local-epochs": 2}

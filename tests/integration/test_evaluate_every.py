@@ -11,8 +11,8 @@ import pytest
 
 from flfa_app import server_app
 from flfa_app.config import RunConfig
-from flfa_app.evaluation import evaluate
-from flfa_app.rounds import evaluated_in
+from flfa_app.server.evaluation import evaluate
+from flfa_app.server.loop import evaluated_in
 from tests.federation import default_keys, metrics, run_app
 
 

@@ -16,9 +16,9 @@ from torch.nn import functional
 
 from flfa_app import server_app
 from flfa_app.config import RunConfig
-from flfa_app.evaluation import evaluate
-from flfa_app.metrics import drift_reduction, first_cosines, relative_time
 from flfa_app.preflight import Prepared, prepare
+from flfa_app.results.metrics import drift_reduction, first_cosines, relative_time
+from flfa_app.server.evaluation import evaluate
 from flfa_app.task import model_of
 from strategies.rules import skewness
 from tests.federation import default_keys, metrics, run_app
@@ -163,7 +163,7 @@ def test_a_round_is_one_line_of_the_log(
     def note(level: int, text: str, *values: Any) -> None:
         lines.append(text % values)
 
-    monkeypatch.setattr("flfa_app.rounds.log", note)
+    monkeypatch.setattr("flfa_app.server.loop.log", note)
     run_app(tmp_path)
     assert [line.partition("/")[0] for line in lines] == [
         f"round {i}" for i in (1, 2, 3)

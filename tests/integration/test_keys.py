@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from clients import trainer
-from flfa_app.registry import ALGORITHMS
+from flfa_app.methods import ALGORITHMS
 from tests.federation import metrics, run_app
 
 # All take part, so that clients have state in the second round.

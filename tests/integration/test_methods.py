@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from clients import TrainSettings, eligible_layers
+from flfa_app.methods import ALGORITHMS
 from flfa_app.models import MODELS, NORMS, build_model
-from flfa_app.registry import ALGORITHMS
 from tests.federation import default_keys, metrics, run_app
 
 EVERYONE = {"fraction-train": 1.0, "num-server-rounds": 3, "pictures": False}

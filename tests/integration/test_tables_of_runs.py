@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import date
 from pathlib import Path
 
-from flfa_app.experiments.report import report
+from flfa_app.experiments.report.page import report
+from flfa_app.experiments.report.tables import render
 from flfa_app.experiments.store import Cell, Results
-from flfa_app.experiments.tables import render
 from tests.federation import QUICK, run_app
 from tests.results_folder import AXES, make_grid
 

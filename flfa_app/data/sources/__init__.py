@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flfa_app.data.decoded import Source
 from flfa_app.data.sources.cifar import find_cifar
 from flfa_app.data.sources.digits import find_digits
 from flfa_app.data.sources.fashion import find_fashion
 from flfa_app.data.sources.files import find_files
 from flfa_app.data.sources.imagenet import find_imagenet100
 from flfa_app.data.sources.medmnist import MEDMNIST, find_medmnist
+from flfa_app.data.validation import Source
 
 __all__ = ["DATASETS"]
 

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flfa_app.data.decoded import Decoded, Source, checked_labels, reading
-from flfa_app.data.sources.batches import PickledArray, read_batch
+from flfa_app.data.formats.batches import PickledArray, read_batch
 from flfa_app.data.sources.cifar10_1 import find_cifar10_1, read_cifar10_1
 from flfa_app.data.sources.named import expecting, find_anyhow, from_hub, missing
+from flfa_app.data.validation import Decoded, Source, checked_labels, reading
 
 __all__ = ["find_cifar"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flfa_app.data.decoded import checked_images, checked_labels, reading
+from flfa_app.data.validation import checked_images, checked_labels, reading
 
 __all__ = ["find_cifar10_1", "read_cifar10_1"]
 

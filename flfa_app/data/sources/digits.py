@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flfa_app.data.decoded import Decoded, Source, reading
+from flfa_app.data.validation import Decoded, Source, reading
 
 __all__ = ["find_digits"]
 

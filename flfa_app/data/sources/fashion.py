@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from flfa_app.data.decoded import Decoded, Source, reading
 from flfa_app.data.sources.named import expecting, find_anyhow, from_hub, missing
+from flfa_app.data.validation import Decoded, Source, reading
 
 __all__ = ["CLASS_NAMES", "DEBIAN", "find_fashion"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flfa_app.data.decoded import Source
-from flfa_app.data.sources.folders import find_folders
-from flfa_app.data.sources.npz import find_npz
-from flfa_app.data.sources.saved import find_saved, is_saved
+from flfa_app.data.formats.folders import find_folders
+from flfa_app.data.formats.npz import find_npz
+from flfa_app.data.formats.saved import find_saved, is_saved
+from flfa_app.data.validation import Source
 
 __all__ = ["find_files"]
 

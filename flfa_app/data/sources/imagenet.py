@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from flfa_app.data.decoded import Source, reading
-from flfa_app.data.sources.folders import find_folders
+from flfa_app.data.formats.folders import find_folders
+from flfa_app.data.validation import Source, reading
 
 __all__ = ["find_imagenet100"]
 

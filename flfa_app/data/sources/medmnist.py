@@ -8,9 +8,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from flfa_app.data.decoded import Decoded, Source, checked
+from flfa_app.data.formats.npz import find_npz
 from flfa_app.data.sources.named import find_anyhow, missing
-from flfa_app.data.sources.npz import find_npz
+from flfa_app.data.validation import Decoded, Source, checked
 
 __all__ = ["MEDMNIST", "ZENODO", "find_medmnist"]
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from flfa_app.data.decoded import Decoded, Source, checked
-from flfa_app.data.sources.npz import find_npz
-from flfa_app.data.sources.saved import decode_splits, find_saved, is_saved
+from flfa_app.data.formats.npz import find_npz
+from flfa_app.data.formats.saved import decode_splits, find_saved, is_saved
+from flfa_app.data.validation import Decoded, Source, checked
 
 __all__ = ["expecting", "find_anyhow", "from_hub", "missing"]
 

@@ -18,8 +18,8 @@ from clients import (
     feedback_alignment,
     feedback_diagnostics,
 )
-from clients.diagnostics import ANGLE, ERROR
-from flfa_app.registry import ALGORITHMS
+from clients.feedback.diagnostics import ANGLE, ERROR
+from flfa_app.methods import ALGORITHMS
 from tests.unit.clients.cases import moved, same_bits
 from tests.unit.clients.methods.methods import (
     ACTIVE,

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from clients import feedback
-from clients.feedback import ConvFeedback, LinearFeedback
+from clients.feedback import autograd as feedback
+from clients.feedback.autograd import ConvFeedback, LinearFeedback
 
 GEOMETRY = ((1, 1), (0, 0), (1, 1), 1)
 

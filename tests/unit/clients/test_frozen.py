@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clients.frozen import BATCH, FrozenOutputs
 from clients.head import features_of
+from clients.methods.frozen import BATCH, FrozenOutputs
 from tests.unit.clients.cases import moved, same_bits
 from tests.unit.clients.methods.methods import bits, convnet, data, mlp, normed
 

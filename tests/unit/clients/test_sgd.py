@@ -14,7 +14,8 @@ from tests.unit.clients.cases import same_bits
 ROUND = """
 import sys
 import torch
-from clients import LocalTrainer, TrainSettings
+from clients import LocalTrainer
+from clients import TrainSettings
 from torch import nn
 model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(),
                       nn.Linear(8, 2))

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clients import feedback_alignment, forward
+from clients import feedback_alignment
+from clients.feedback import forward
 from tests.unit.clients.cases import (
     conv,
     conv_input,

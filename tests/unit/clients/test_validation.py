@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from clients import eligible_layers, feedback_alignment
-from clients.alignment import FEEDBACKS, SCALINGS
+from clients.feedback.alignment import FEEDBACKS, SCALINGS
 from tests.unit.clients.cases import moved, same_bits
 from tests.unit.clients.reference import distance, reference_twin
 

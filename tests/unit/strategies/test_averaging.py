@@ -19,7 +19,7 @@ from flwr.app import (
 from flwr.serverapp.exception import InconsistentMessageReplies
 from flwr.serverapp.strategy import FedAvg
 
-from flfa_app.rounds import _drift
+from flfa_app.server.loop import _drift
 from strategies import (
     FLFAFedAvg,
     LayerSelection,

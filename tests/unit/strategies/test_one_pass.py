@@ -283,7 +283,8 @@ def test_what_can_be_passed_over(replies, factors, expected):
 # Arrays above OpenBLAS's 10 000 numbers, from where on it uses its threads.
 BITS = """
 import numpy as np
-from strategies import layer_cosines, local_drift
+from strategies import layer_cosines
+from strategies import local_drift
 from strategies.blockwise import squared_distance
 from strategies.one_pass import one_pass
 

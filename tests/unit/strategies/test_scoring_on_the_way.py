@@ -12,7 +12,7 @@ from flwr.app import Array
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import FedAvg
 
-from flfa_app.registry import ALGORITHMS
+from flfa_app.methods import ALGORITHMS
 from strategies import (
     CheckedReplies,
     FLFAFedAdam,
@@ -24,7 +24,7 @@ from strategies import (
     local_drift,
     selection,
 )
-from strategies.averaging import Scoring
+from strategies.aggregation import Scoring
 from tests.federation import default_keys
 from tests.unit.strategies.fakes import ndarrays, noisy_client
 from tests.unit.strategies.one_round import NAMES, trained, values_of, weights

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 
-from flfa_app.registry import ALGORITHMS
+from flfa_app.methods import ALGORITHMS
 from strategies import FLFAFedAdam, FLFAFedAvgM, LayerSelection, ServerState
 from tests.federation import default_keys
 from tests.unit.strategies.fakes import Answer, Client, FakeGrid, bits, ndarrays, record

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from clients import feedback_alignment
-from clients.ablations import random_feedback
+from clients.feedback.ablations import random_feedback
 
 
 def network() -> nn.Sequential:

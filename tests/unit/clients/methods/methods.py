@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from clients import LocalTrainer, TrainSettings
-from clients.fedacg import FedACGTrainer
-from clients.feddyn import FedDynTrainer
-from clients.fedlc import FedLCTrainer
-from clients.fedprox import FedProxTrainer
-from clients.fedrs import FedRSTrainer
-from clients.fedsol import FedSOLTrainer
-from clients.moon import MOONTrainer
-from clients.scaffold import ScaffoldTrainer
+from clients.methods.fedacg import FedACGTrainer
+from clients.methods.feddyn import FedDynTrainer
+from clients.methods.fedlc import FedLCTrainer
+from clients.methods.fedprox import FedProxTrainer
+from clients.methods.fedrs import FedRSTrainer
+from clients.methods.fedsol import FedSOLTrainer
+from clients.methods.moon import MOONTrainer
+from clients.methods.scaffold import ScaffoldTrainer
 
 CLASSES = 4
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from clients.fedsol import FedSOLTrainer
+from clients.methods.fedsol import FedSOLTrainer
 from tests.unit.clients.methods.methods import Gradient
 
 

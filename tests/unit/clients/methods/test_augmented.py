@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from clients import LocalTrainer, TrainSettings
-from flfa_app.registry import ALGORITHMS
+from flfa_app.methods import ALGORITHMS
 from tests.unit.clients.cases import same_bits
 from tests.unit.clients.crops import Redrawn
 from tests.unit.clients.methods.methods import (

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from clients import LocalTrainer, TrainSettings
-from clients.fedsol import FedSOLTrainer
+from clients.methods.fedsol import FedSOLTrainer
 from tests.unit.clients.cases import same_bits
 from tests.unit.clients.methods.methods import (
     SOLS,

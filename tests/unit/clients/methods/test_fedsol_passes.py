@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from clients import LocalTrainer, TrainSettings, feedback_alignment
-from clients.alignment import held_scales
-from clients.fedsol import FedSOLTrainer
+from clients.feedback.alignment import held_scales
+from clients.methods.fedsol import FedSOLTrainer
 from tests.unit.clients.cases import moved, same_bits
 from tests.unit.clients.methods.methods import (
     SOLS,

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from clients import LocalTrainer, TrainSettings
-from clients.fedlc import FedLCTrainer
-from clients.fedrs import FedRSTrainer
+from clients.methods.fedlc import FedLCTrainer
+from clients.methods.fedrs import FedRSTrainer
 from tests.unit.clients.cases import same_bits
 from tests.unit.clients.methods.methods import (
     apart,

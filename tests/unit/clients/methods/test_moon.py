@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from clients import LocalTrainer, TrainSettings
-from clients.frozen import FrozenOutputs
 from clients.head import features_of, head_of
-from clients.moon import MOONTrainer
+from clients.methods.frozen import FrozenOutputs
+from clients.methods.moon import MOONTrainer
 from tests.unit.clients.cases import moved, same_bits
 from tests.unit.clients.methods.methods import (
     apart,

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from clients import TrainSettings
-from clients.anchor import Anchor
-from clients.fedacg import FedACGTrainer
-from clients.feddyn import FedDynTrainer
-from clients.fedprox import FedProxTrainer
+from clients.methods.anchor import Anchor
+from clients.methods.fedacg import FedACGTrainer
+from clients.methods.feddyn import FedDynTrainer
+from clients.methods.fedprox import FedProxTrainer
 from tests.unit.clients.cases import moved, same_bits
 from tests.unit.clients.methods.methods import (
     apart,

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from clients import TrainSettings
-from clients.scaffold import ScaffoldTrainer, effective_steps
+from clients.methods.scaffold import ScaffoldTrainer, effective_steps
 from tests.unit.clients.methods.methods import (
     apart,
     by_hand,

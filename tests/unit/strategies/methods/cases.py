@@ -9,15 +9,15 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
 from flwr.serverapp.strategy import FedAvg, FedProx, Strategy
 
-from strategies.fedacg import FedACG, FLFAFedACG
-from strategies.feddyn import FedDyn, FLFAFedDyn
-from strategies.fedlc import FedLC, FLFAFedLC
-from strategies.fedprox import FLFAFedProx
-from strategies.fedrs import FedRS, FLFAFedRS
-from strategies.fedsol import FedSOL, FLFAFedSOL
-from strategies.momentum import FLFAServerMomentum, ServerMomentum
-from strategies.moon import FLFAMOON, MOON
-from strategies.scaffold import FLFAScaffold, Scaffold
+from strategies.methods.fedacg import FedACG, FLFAFedACG
+from strategies.methods.feddyn import FedDyn, FLFAFedDyn
+from strategies.methods.fedlc import FedLC, FLFAFedLC
+from strategies.methods.fedprox import FLFAFedProx
+from strategies.methods.fedrs import FedRS, FLFAFedRS
+from strategies.methods.fedsol import FedSOL, FLFAFedSOL
+from strategies.methods.momentum import FLFAServerMomentum, ServerMomentum
+from strategies.methods.moon import FLFAMOON, MOON
+from strategies.methods.scaffold import FLFAScaffold, Scaffold
 from tests.unit.strategies.fakes import (
     Answer,
     Client,

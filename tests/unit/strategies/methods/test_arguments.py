@@ -2,9 +2,9 @@
 
 import pytest
 
-from strategies.feddyn import FedDyn, FLFAFedDyn
-from strategies.momentum import FLFAServerMomentum, ServerMomentum
-from strategies.scaffold import FLFAScaffold, Scaffold
+from strategies.methods.feddyn import FedDyn, FLFAFedDyn
+from strategies.methods.momentum import FLFAServerMomentum, ServerMomentum
+from strategies.methods.scaffold import FLFAScaffold, Scaffold
 from tests.unit.strategies.methods.cases import METHODS
 
 MISSPELT = ["momentum", "server_moment", "lamda", "fraction_fit", "parameter", "Mu"]

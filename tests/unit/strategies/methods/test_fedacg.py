@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from strategies.fedacg import FedACG, FLFAFedACG
-from strategies.momentum import ServerMomentum
+from strategies.methods.fedacg import FedACG, FLFAFedACG
+from strategies.methods.momentum import ServerMomentum
 from tests.unit.strategies.fakes import FakeGrid, bits, ndarrays, record
 from tests.unit.strategies.methods.cases import (
     BUFFERS,

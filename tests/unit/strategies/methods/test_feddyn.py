@@ -6,8 +6,8 @@ import torch
 from flwr.app import Error
 
 from clients import TrainSettings
-from clients.feddyn import FedDynTrainer
-from strategies.feddyn import FedDyn, FLFAFedDyn
+from clients.methods.feddyn import FedDynTrainer
+from strategies.methods.feddyn import FedDyn, FLFAFedDyn
 from tests.unit.strategies.fakes import FakeGrid, answer, bits, ndarrays, record
 from tests.unit.strategies.methods.cases import (
     LAYERS,

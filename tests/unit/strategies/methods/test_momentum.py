@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAvgM
 
-from strategies.momentum import FORMS, FLFAServerMomentum, ServerMomentum
+from strategies.methods.momentum import FORMS, FLFAServerMomentum, ServerMomentum
 from tests.unit.strategies.fakes import FakeGrid, ndarrays, record, start
 from tests.unit.strategies.methods.cases import (
     NODES,

@@ -6,8 +6,8 @@ import torch
 from flwr.app import ConfigRecord, Error, MessageType
 
 from clients import TrainSettings
-from clients.scaffold import ScaffoldTrainer
-from strategies.scaffold import CONTROL, STEP_LENGTH, FLFAScaffold, Scaffold
+from clients.methods.scaffold import ScaffoldTrainer
+from strategies.methods.scaffold import CONTROL, STEP_LENGTH, FLFAScaffold, Scaffold
 from tests.unit.strategies.fakes import FakeGrid, bits, ndarrays, record, start
 from tests.unit.strategies.methods.cases import (
     LAYERS,

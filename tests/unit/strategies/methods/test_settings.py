@@ -5,16 +5,16 @@ from functools import cache
 import pytest
 
 from clients import LocalTrainer, TrainSettings
-from clients.fedacg import FedACGTrainer
-from clients.feddyn import FedDynTrainer
-from clients.fedlc import FedLCTrainer
-from clients.fedprox import FedProxTrainer
-from clients.fedrs import FedRSTrainer
-from clients.fedsol import FedSOLTrainer
-from clients.moon import MOONTrainer
-from clients.scaffold import ScaffoldTrainer
+from clients.methods.fedacg import FedACGTrainer
+from clients.methods.feddyn import FedDynTrainer
+from clients.methods.fedlc import FedLCTrainer
+from clients.methods.fedprox import FedProxTrainer
+from clients.methods.fedrs import FedRSTrainer
+from clients.methods.fedsol import FedSOLTrainer
+from clients.methods.moon import MOONTrainer
+from clients.methods.scaffold import ScaffoldTrainer
 from strategies import FA_LAYERS
-from strategies.scaffold import STEP_LENGTH
+from strategies.methods.scaffold import STEP_LENGTH
 from tests.unit.strategies.fakes import FakeGrid, start
 from tests.unit.strategies.methods.cases import METHODS, client, drive, weights
 from tests.unit.strategies.methods.torch_client import data_of, network

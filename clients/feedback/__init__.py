@@ -1,0 +1,1 @@
+"""Feedback alignment: autograd functions, layers, ablations, diagnostics."""

@@ -1,0 +1,1 @@
+"""The federated methods, client side: one file each."""

@@ -1,0 +1,1 @@
+"""The client side of a run: node config and client state."""

@@ -1,0 +1,1 @@
+"""From numbers to tables and a page."""

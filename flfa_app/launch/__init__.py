@@ -1,0 +1,1 @@
+"""Start Flower, run the app, follow it to its end."""

@@ -1,8 +1,0 @@
-"""Pictures of a run: progress, layer scores, cosines and the data partition."""
-
-from flfa_app.plots.cosines import plot_cosines
-from flfa_app.plots.partition import plot_partition
-from flfa_app.plots.progress import plot_progress
-from flfa_app.plots.scores import plot_scores
-
-__all__ = ["plot_cosines", "plot_partition", "plot_progress", "plot_scores"]

@@ -1,0 +1,104 @@
+"""Who holds how many samples of which class."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from flfa_app.results.plots.figure import (
+    BLUE,
+    LINE,
+    MAP,
+    SMALL,
+    TEXT,
+    message_figure,
+    new_figure,
+    save,
+    text_width,
+    tick_step,
+)
+
+
+def plot_partition(
+    counts: Sequence[Sequence[int]],
+    path: Path,
+    *,
+    title: str,
+    class_names: Sequence[str] | None = None,
+) -> None:
+    """Draw how many samples of each class each client holds.
+
+    Parameters
+    ----------
+    counts
+        One row per client, one column per class.
+    path
+        PNG file to write; missing folders are created.
+    title
+        Heading of the picture.
+    class_names
+        One name per class; the class indices by default.
+    """
+    save(_partition_figure(counts, class_names, title), path)
+
+
+def _partition_figure(
+    counts: Sequence[Sequence[int]], class_names: Sequence[str] | None, title: str
+) -> Figure:
+    table = np.asarray(counts, dtype=np.int64)
+    if not table.size:
+        return message_figure("no partition: no clients or no classes", title)
+    n_clients, n_classes = table.shape
+    names = list(map(str, range(n_classes)) if class_names is None else class_names)
+    if len(names) != n_classes:
+        raise ValueError(f"{len(names)} class names for {n_classes} classes")
+    width = min(max(0.5 * n_classes, 3.5), 12)
+    height = min(max(0.28 * n_clients, 1.8), 12)
+    cell = (72 * width / n_classes, 72 * height / n_clients)
+    fig = new_figure(width + 3.5, height + 1.6, title)
+    ax, sizes = fig.subplots(1, 2, sharey=True, width_ratios=[width, 1.2])
+    # Most counts of a skewed split are small: a linear scale would hide them.
+    norm = PowerNorm(0.5, vmin=0, vmax=max(1, table.max()))
+    # Classes a client lacks stay blank: they are what one looks for first.
+    image = ax.imshow(np.ma.masked_equal(table, 0), cmap="viridis_r", norm=norm, **MAP)
+    bar = fig.colorbar(image, ax=[ax, sizes], pad=0.02, aspect=30)
+    bar.set_label("samples (root scale)", fontsize=TEXT)
+    _draw_counts(ax, table, cell)
+    _label_classes(ax, names, cell[0])
+    ax.set_yticks(range(0, n_clients, tick_step(LINE / cell[1])))
+    ax.set_ylabel("client (partition id)", fontsize=TEXT)
+    _draw_sizes(sizes, table.sum(axis=1))
+    return fig
+
+
+def _label_classes(ax: Axes, names: list[str], room: float) -> None:
+    names = [name if len(name) <= 20 else f"{name[:19]}…" for name in names]
+    flat = text_width(names) <= room
+    step = 1 if flat else tick_step(LINE / room)
+    ax.set_xticks(range(0, len(names), step), names[::step], fontsize=SMALL)
+    ax.tick_params(axis="x", labelrotation=0 if flat else 90)
+    ax.set_xlabel("class (blank cell: no samples)", fontsize=TEXT)
+
+
+def _draw_sizes(ax: Axes, totals: NDArray[np.int64]) -> None:
+    ax.barh(range(len(totals)), totals, height=0.7, color=BLUE)
+    ax.set_xlabel("samples\nper client", fontsize=TEXT)
+    ax.tick_params(axis="y", left=False, labelleft=False)
+    ax.xaxis.set_major_locator(MaxNLocator(2, integer=True, steps=[1, 2, 5, 10]))
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_counts(ax: Axes, table: NDArray[np.int64], cell: tuple[float, float]) -> None:
+    if text_width([str(table.max())]) > cell[0] or cell[1] < LINE:
+        return
+    for row, column in np.argwhere(table):
+        count = int(table[row, column])
+        ink = "white" if count > table.max() / 4 else "black"
+        look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SMALL}
+        ax.text(column, row, str(count), color=ink, **look)

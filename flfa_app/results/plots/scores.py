@@ -1,0 +1,118 @@
+"""The agreement of every layer, round by round, with the chosen layers marked."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from numpy.typing import NDArray
+
+from flfa_app.results.plots.figure import (
+    LINE,
+    MAP,
+    SMALL,
+    TEXT,
+    Rounds,
+    message_figure,
+    new_figure,
+    number,
+    round_axis,
+    save,
+    short,
+    tick_step,
+)
+
+# Hatching tells a missing score from the map even without colour vision.
+_GAP: dict[str, Any] = {"facecolor": "0.75", "edgecolor": "0.5", "hatch": "////"}
+_MARK: dict[str, Any] = {"marker": "s", "mfc": "white", "mec": "black", "ls": ""}
+
+
+class _ScoreTable(NamedTuple):
+    """Layers x rounds view of the log; `marks` holds (round, row) pairs."""
+
+    layers: list[str]
+    first_round: int
+    z: NDArray[np.float64]
+    marks: list[tuple[int, int]]
+
+
+def plot_scores(rounds: Rounds, path: Path, *, title: str) -> None:
+    """Draw the cosine scores as a layers x rounds map with the selection marked.
+
+    Parameters
+    ----------
+    rounds
+        Rows of the metrics log; layers keep the order of their first mention.
+    path
+        PNG file to write; missing folders are created.
+    title
+        Heading of the picture.
+    """
+    save(_scores_figure(_score_table(rounds), title), path)
+
+
+def _score_table(rounds: Rounds) -> _ScoreTable:
+    rows = {int(r["round"]): r for r in rounds if r.get("scores") or r.get("selected")}
+    # Scores come first: they name every layer in model order, a selection does not.
+    names = [
+        name
+        for key in ("scores", "selected")
+        for row in rows.values()
+        for name in row.get(key) or ()
+    ]
+    index = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    first, last = min(rows, default=1), max(rows, default=0)
+    z = np.full((len(index), last - first + 1), np.nan)
+    marks = []
+    for server_round, row in rows.items():
+        for name, score in (row.get("scores") or {}).items():
+            z[index[name], server_round - first] = number(score)
+        marks += [(server_round, index[name]) for name in row.get("selected") or ()]
+    return _ScoreTable(list(index), first, z, marks)
+
+
+def _scores_figure(table: _ScoreTable, title: str) -> Figure:
+    if not table.layers:
+        return message_figure("no layer scores: FLFA was off", title)
+    (n_layers, n_rounds), first = table.z.shape, table.first_round
+    width = min(max(4 + 0.2 * n_rounds, 7.5), 16)
+    height = min(max(2.2 + 0.32 * n_layers, 3.4), 14)
+    cell = (72 * (width - 2.5) / n_rounds, 72 * (height - 1.7) / n_layers)
+    fig = new_figure(width, height, title)
+    ax = fig.subplots()
+    ax.patch.set(**_GAP)
+    edges = (first - 0.5, first + n_rounds - 0.5, n_layers - 0.5, -0.5)
+    image = ax.imshow(table.z, cmap="viridis", extent=edges, **MAP)
+    bar = fig.colorbar(image, ax=ax, pad=0.02, aspect=30)
+    bar.set_label("agreement z (mean cosine)", fontsize=TEXT)
+    _draw_marks(ax, table.marks, cell)
+    names = [short(name) for name in table.layers]
+    step = tick_step(LINE / cell[1])
+    ax.set_yticks(range(0, n_layers, step), names[::step], fontsize=SMALL)
+    ax.set_ylabel("layer (model order)", fontsize=TEXT)
+    round_axis(ax)
+    used = "layer trained with feedback alignment in that round"
+    handles: list[Line2D | Patch] = [Line2D([], [], ms=7, label=used, **_MARK)]
+    if np.isnan(table.z).any():
+        handles.append(Patch(label="no score", **_GAP))
+    look: dict[str, Any] = {"ncols": 2, "frameon": False, "fontsize": SMALL + 1}
+    fig.legend(handles=handles, loc="outside lower center", **look)
+    return fig
+
+
+def _draw_marks(
+    ax: Axes, marks: list[tuple[int, int]], cell: tuple[float, float]
+) -> None:
+    """Draw white boxes with a black rim; `cell` is a cell's size in points."""
+    rounds, rows = [r for r, _ in marks], [row for _, row in marks]
+    # In narrow cells a mark fills the width, so that a run of them forms a band.
+    width = min(max(0.6 * cell[0], min(1.3 * cell[0], 2.5), 1), 7)
+    height = min(max(0.3 * cell[1], 1), 7)
+    # All rims go below all faces: between neighbours no rim is left over.
+    for color, rim in (("black", min(0.8, 0.25 * min(cell))), ("white", 0.0)):
+        w, h = width + 2 * rim, height + 2 * rim
+        box = [(-w, -h), (w, -h), (w, h), (-w, h), (-w, -h)]
+        ax.plot(rounds, rows, ls="", marker=box, ms=max(w, h), mew=0, color=color)

@@ -1,0 +1,222 @@
+"""The output directory of a run: what it was, how it went, what came out."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from functools import partial
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save
+from torch import Tensor
+
+from flfa_app.config import RunConfig
+from flfa_app.results.checkpoint import write_file
+from flfa_app.results.metrics import (
+    block_of,
+    first_cosines,
+    last_rounds_score,
+    selection_frequency,
+)
+from flfa_app.results.provenance import SOURCE, git_commit
+from strategies.rules import skewness
+
+__all__ = ["RunDirectory"]
+
+PACKAGES = ("flwr", "flwr-datasets", "torch", "torchvision", "ray", "numpy", "medmnist")
+Row = dict[str, Any]
+
+
+class RunDirectory:
+    """``config.json``, ``metrics.jsonl``, ``summary.json``, model and pictures."""
+
+    def __init__(self, path: Path, model: str) -> None:
+        self.path = path
+        self.model = model
+        self.rows: list[Row] = []
+        self.lost_models: set[int] = set()
+        """Rounds before a resumption of whose models there is no good checkpoint."""
+
+    @classmethod
+    def create(cls, config: RunConfig, run_id: int) -> RunDirectory:
+        """Make the directory of a new run."""
+        arm = "bp" if config.flfa == "none" else config.flfa
+        started = datetime.now().strftime("%Y%m%d-%H%M%S")
+        name = f"{started}-{config.dataset}-{config.model}-{config.algorithm}-{arm}"
+        parent = Path(config.output_dir or "runs").expanduser().resolve()
+        run = cls(parent / f"{name}-s{config.seed}-{run_id}", config.model)
+        try:
+            run.path.mkdir(parents=True)
+        except OSError as problem:
+            raise RuntimeError(
+                f"output-dir: cannot create {run.path} ({problem.strerror}); set "
+                "output-dir to a folder that can be written"
+            ) from problem
+        return run
+
+    @property
+    def short_name(self) -> str:
+        """When it began, and what tells it from others: always as long."""
+        return (
+            f"{self.path.name[:15]}-{sha256(self.path.name.encode()).hexdigest()[:8]}"
+        )
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keep others from going on with the same run at the same time."""
+        with (self.path / ".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RuntimeError(
+                    f"{self.path} is in use by another run; wait for it or stop it"
+                ) from None
+            yield
+
+    def write_config(
+        self, config: RunConfig, run_id: int, more: Mapping[str, Any]
+    ) -> None:
+        """Write the resolved config, and what is needed to do it again."""
+        versions = {name: version(name) for name in PACKAGES}
+        about = {
+            "run-config": config.as_keys(),
+            **more,
+            # Of Flower's; more than one if the run was resumed.
+            "run-ids": [*self.config().get("run-ids", ()), str(run_id)],
+            "versions": {"python": platform.python_version(), **versions},
+            "git-commit": git_commit(Path(os.environ.get(SOURCE, "."))),
+        }
+        self._write_json("config.json", about)
+
+    def config(self) -> dict[str, Any]:
+        """Return what :meth:`write_config` has written before, if it has."""
+        file = self.path / "config.json"
+        read: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+        return read
+
+    def go_back_to(self, rows: Sequence[Row]) -> None:
+        """Leave the rounds of a checkpoint in ``metrics.jsonl`` and forget the rest."""
+        for made_at_the_end in ("summary.json", "model.safetensors"):
+            (self.path / made_at_the_end).unlink(missing_ok=True)
+        # In the files nan is null.
+        self.rows = [_with_nan(row) for row in rows]
+        lines = "".join(_line(row) for row in self.rows)
+        write_file(self.path / "metrics.jsonl", lines.encode())
+
+    def add_round(self, row: Row) -> None:
+        """Append a line to ``metrics.jsonl``; it is on disk when this returns.
+
+        Where it cannot be, on a full disk, no part of it is.
+        """
+        path = self.path / "metrics.jsonl"
+        length = path.stat().st_size if path.exists() else 0
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(_line(row))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            # After the file is closed, which tries once more to write the rest.
+            if path.exists():
+                os.truncate(path, length)
+            raise
+        self.rows.append(row)
+
+    @property
+    def rows_for_json(self) -> list[Row]:
+        """The rounds so far as they are in ``metrics.jsonl``."""
+        return [_finite(row) for row in self.rows]
+
+    @property
+    def best_round(self) -> int:
+        """The first round with the highest accuracy; 0 before the first evaluation.
+
+        Of those whose models are there: it is the round of ``best_model.safetensors``.
+        """
+        return int(self._best.get("round", 0))
+
+    @property
+    def _best(self) -> Row:
+        rows = [
+            row
+            for row in self.rows
+            if "accuracy" in row and row["round"] not in self.lost_models
+        ]
+        return max(rows, key=lambda row: row["accuracy"], default={})
+
+    def save_model(
+        self, state_dict: Mapping[str, Tensor], name: str = "model.safetensors"
+    ) -> None:
+        """Write the global model."""
+        tensors = {name: tensor.contiguous() for name, tensor in state_dict.items()}
+        write_file(self.path / name, save(tensors))
+
+    def write_summary(self, more: Mapping[str, Any]) -> Row:
+        """Write ``summary.json``, the sign that the run is complete."""
+        accuracies = [row["accuracy"] for row in self.rows if "accuracy" in row]
+        seconds = [sum(row["seconds"].values()) for row in self.rows]
+        cosines = first_cosines(self.rows).values()
+        summary = {
+            "score": last_rounds_score(self.rows),
+            "final-accuracy": accuracies[-1],
+            "best-accuracy": self._best["accuracy"],
+            "best-round": self.best_round,
+            "auc": last_rounds_score(self.rows, "auc"),
+            "extra-accuracy": {
+                name: last_rounds_score(
+                    [row.get("extra-accuracy", {}) for row in self.rows], name
+                )
+                for name in self.rows[-1]["extra-accuracy"]
+            },
+            "mean-drift": math.fsum(row["drift"] for row in self.rows) / len(self.rows),
+            "selection-frequency": selection_frequency(
+                self.rows, partial(block_of, self.model)
+            ),
+            "round-1-skewness": skewness(cosines) if cosines else None,
+            "rounds": len(self.rows),
+            "seconds-per-round": round(math.fsum(seconds) / len(seconds), 3),
+            "bytes-sent": sum(row["bytes-sent"] for row in self.rows),
+            "bytes-received": sum(row["bytes-received"] for row in self.rows),
+            **more,
+        }
+        self._write_json("summary.json", summary)
+        return summary
+
+    def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        text = json.dumps(_finite(content), indent=2, allow_nan=False)
+        write_file(self.path / name, f"{text}\n".encode())
+
+
+def _finite(value: Any) -> Any:
+    """Replace what JSON cannot say (nan, infinity) by null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _with_nan(value: Any) -> Any:
+    """Undo :func:`_finite`, as far as it goes: infinity becomes nan."""
+    if value is None:
+        return math.nan
+    if isinstance(value, Mapping):
+        return {key: _with_nan(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_nan(item) for item in value]
+    return value
+
+
+def _line(row: Row) -> str:
+    return json.dumps(_finite(row), allow_nan=False) + "\n"

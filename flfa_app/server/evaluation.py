@@ -1,0 +1,83 @@
+"""What the global model is worth: one forward pass over each test set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from clients.head import features_of
+from flfa_app.results.metrics import accuracy, feature_distances, macro_auc
+
+__all__ = ["evaluate"]
+
+EVALUATION_BATCH = 512
+TestSet = tuple[Tensor, Tensor]
+
+
+@torch.inference_mode()
+def evaluate(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    extra_tests: Mapping[str, TestSet] | None = None,
+) -> dict[str, Any]:
+    """Measure a model; leaves it in eval mode.
+
+    Parameters
+    ----------
+    model : nn.Module
+        A classifier whose last child with parameters is its head.
+    images, labels : Tensor
+        The test set, on the model's device.
+    extra_tests : Mapping[str, tuple[Tensor, Tensor]], optional
+        Images and labels of further test sets, of which only the accuracy is measured.
+
+    Returns
+    -------
+    dict[str, Any]
+        ``accuracy``, ``loss`` (mean cross-entropy), ``auc``, ``intra-class``,
+        ``inter-class`` and ``separability`` of the features the head sees, and
+        ``extra-accuracy`` by the name of the test set.
+    """
+    model.eval()
+    loss = 0.0
+    all_logits: list[Tensor] = []
+    all_features: list[Tensor] = []
+    with features_of(model) as seen:
+        for batch, targets in _batches(images, labels):
+            logits = model(batch)
+            loss += float(functional.cross_entropy(logits, targets, reduction="sum"))
+            all_logits.append(logits.cpu())
+            all_features.append(seen.pop().flatten(1).cpu())
+    logits, truth = torch.cat(all_logits), labels.cpu().numpy()
+    # In float32 the probabilities of samples it is sure of would all be the same 1.
+    probabilities = logits.double().softmax(1)
+    distances = feature_distances(torch.cat(all_features).numpy(), truth)
+    return {
+        "accuracy": accuracy(logits.numpy(), truth),
+        "loss": loss / len(labels),
+        "auc": macro_auc(probabilities.numpy(), truth),
+        "intra-class": distances.intra,
+        "inter-class": distances.inter,
+        "separability": distances.separability,
+        "extra-accuracy": {
+            name: _accuracy(model, *test) for name, test in (extra_tests or {}).items()
+        },
+    }
+
+
+def _accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
+    logits = [model(batch).cpu() for batch, _ in _batches(images, labels)]
+    return accuracy(torch.cat(logits).numpy(), labels.cpu().numpy())
+
+
+def _batches(images: Tensor, labels: Tensor) -> zip[tuple[Tensor, Tensor]]:
+    return zip(
+        torch.split(images, EVALUATION_BATCH),
+        torch.split(labels, EVALUATION_BATCH),
+        strict=True,
+    )

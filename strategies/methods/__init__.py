@@ -1,0 +1,1 @@
+"""The federated methods, server side: one file each."""

@@ -1,0 +1,78 @@
+"""How long cells may take; every expected number is computed by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flfa_app.experiments import time_estimate as estimate
+from flfa_app.experiments.store import Cell
+from flfa_app.experiments.time_estimate import (
+    START_SECONDS,
+    cell_seconds,
+    measured_rounds,
+)
+from tests.federation import default_keys
+from tests.results_folder import finish, make_grid
+
+
+@pytest.fixture(autouse=True)
+def _round_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """30 ms for a training step on an image: 10 ms for its forward pass."""
+    monkeypatch.setattr(estimate, "IMAGE_SECONDS", {"cnn": 0.03})
+
+
+def cell(nodes: int = 100, **keys: Any) -> Cell:
+    config = default_keys() | {"dataset": "fashionmnist", "fraction-train": 0.1}
+    config |= {"num-server-rounds": 20, "local-epochs": 1}
+    config |= {key.replace("_", "-"): value for key, value in keys.items()}
+    return Cell("x", {}, 0, nodes, config)
+
+
+@pytest.mark.parametrize(
+    ("keys", "workers", "seconds"),
+    [
+        # 6,000 images trained on x 0.03 s, 10,000 evaluated x 0.01 s: 280 s a round.
+        ({}, 1, 20 * 280),
+        ({}, 2, 20 * 140),
+        ({"local_epochs": 5}, 1, 20 * (5 * 180 + 100)),
+        ({"train_fraction": 0.5}, 1, 20 * (90 + 100)),
+        # Every fourth round.
+        ({"evaluate_every": 4}, 1, 20 * (180 + 25)),
+        # A tenth of 1,438 images, and 359 of the test.
+        ({"dataset": "digits"}, 1, 20 * (143.8 * 0.03 + 3.59)),
+    ],
+)
+def test_training_and_evaluation(
+    keys: dict[str, Any], workers: int, seconds: float
+) -> None:
+    guess = cell_seconds(cell(**keys), workers, {})
+    assert not guess.measured
+    assert guess.seconds == pytest.approx(START_SECONDS + seconds)
+
+
+@pytest.mark.parametrize("keys", [{"dataset": "octmnist"}, {"model": "resnet18"}])
+def test_what_is_not_known(keys: dict[str, Any]) -> None:
+    assert cell_seconds(cell(**keys), 1, {}).seconds is None
+
+
+def test_every_data_set_has_both_numbers() -> None:
+    assert estimate.TRAIN_IMAGES.keys() == estimate.TEST_IMAGES.keys()
+
+
+def test_finished_cells_tell_more(tmp_path: Path) -> None:
+    """2 s and 4 s a round: 3 s; MOON's are other rounds."""
+    results = make_grid(tmp_path, seeds=(0, 1))
+    fedavg = [c for c in results.cells if c.axes["method"] == "fedavg"][:2]
+    for one, seconds in zip(fedavg, (200.0, 400.0), strict=True):
+        finish(results, one, 0.5)
+        file = results.directory(one) / "summary.json"
+        file.write_text(f'{{"seconds": {seconds}, "rounds": 100}}')
+    measured = measured_rounds(results, fedavg)
+    assert list(measured.values()) == [3.0]
+    rounds = fedavg[0].run_config["num-server-rounds"]
+    assert cell_seconds(fedavg[0], 1, measured) == (3.0 * rounds, True)
+    moon = next(c for c in results.cells if c.axes["method"] == "moon")
+    assert not cell_seconds(moon, 1, measured).measured
