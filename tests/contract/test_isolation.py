@@ -165,8 +165,8 @@ def test_strategies_under_another_name(relocated):
 
 
 def test_clients_under_another_name(relocated):
-    """And ``feedback.py`` alone, which says of itself that it can be copied."""
-    shutil.copy(ROOT / "clients" / "feedback.py", relocated / "copied.py")
+    """And ``feedback/autograd.py`` alone, which says of itself that it can be copied."""
+    shutil.copy(ROOT / "clients" / "feedback" / "autograd.py", relocated / "copied.py")
     blocked = {"flwr", "strategies", "clients", "flfa_app", "torchvision"}
     imports = "import copied\nfrom elsewhere.deep import client_side as C"
     checks = "assert C.LocalTrainer.__module__.startswith('elsewhere.deep.client_side')"

@@ -12,9 +12,10 @@ import strategies
 
 PACKAGES = [strategies, clients]
 MODULES = [
-    importlib.import_module(f"{package.__name__}.{module.name}")
+    importlib.import_module(module.name)
     for package in PACKAGES
-    for module in pkgutil.iter_modules(package.__path__)
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    if not module.ispkg
 ]
 PUBLIC = {
     "strategies": {

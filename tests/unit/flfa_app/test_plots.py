@@ -234,7 +234,7 @@ def test_works_in_a_non_main_thread(tmp_path: Path) -> None:
 def test_pyplot_stays_unimported_even_after_drawing(tmp_path: Path) -> None:
     script = (
         "import sys, pathlib\n"
-        "from flfa_app import plots\n"
+        "from flfa_app.results import plots\n"
         "out = pathlib.Path(sys.argv[1])\n"
         "row = {'round': 1, 'accuracy': 0.5, 'drift': 1.0,"
         " 'selected': ['a'], 'scores': {'a': 0.5}}\n"
@@ -244,7 +244,7 @@ def test_pyplot_stays_unimported_even_after_drawing(tmp_path: Path) -> None:
         "plots.plot_cosines([row], out / 'd.png', title='t')\n"
         "sys.exit('matplotlib.pyplot' in sys.modules)\n"
     )
-    root = Path(plots.__file__).parents[2]
+    root = Path(plots.__file__).parents[3]
     command = [sys.executable, "-c", script, str(tmp_path)]
     assert subprocess.run(command, cwd=root, check=False).returncode == 0
     assert_picture(tmp_path / "b.png")

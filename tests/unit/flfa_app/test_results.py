@@ -15,8 +15,10 @@ from flwr.app import Array, ArrayRecord
 
 from flfa_app.arrays import load_arrays, to_arrays, with_dtypes_of
 from flfa_app.config import RunConfig
+from flfa_app.results import provenance
 from flfa_app.results import run_directory as results
-from flfa_app.results.run_directory import RunDirectory, git_commit
+from flfa_app.results.provenance import git_commit
+from flfa_app.results.run_directory import RunDirectory
 from tests.federation import default_keys
 
 
@@ -172,9 +174,9 @@ def test_git_commit_is_that_of_the_same_source(tmp_path: Path) -> None:
         return done.stdout.strip()
 
     assert git_commit(tmp_path) is None  # nothing of ours here
-    copy = tmp_path / "flfa_app" / "results.py"
-    copy.parent.mkdir()
-    copy.write_bytes(Path(results.__file__).read_bytes())
+    copy = tmp_path / "flfa_app" / "results" / "provenance.py"
+    copy.parent.mkdir(parents=True)
+    copy.write_bytes(Path(provenance.__file__).read_bytes())
     git("init", "-q")
     git("add", "-A")
     git("commit", "-qm", "x")

@@ -25,8 +25,8 @@ from strategies import (
     LayerSelection,
     OnePassFedAvg,
     local_drift,
-    method,
 )
+from strategies.methods import base as method
 from tests.unit.strategies.fakes import FakeGrid, bits, noisy_client, record
 from tests.unit.strategies.one_round import NAMES, trained, values_of, weights
 
