@@ -165,7 +165,7 @@ def test_strategies_under_another_name(relocated):
 
 
 def test_clients_under_another_name(relocated):
-    """And ``feedback/autograd.py`` alone, which says of itself that it can be copied."""
+    """And ``feedback/autograd.py`` alone, which can be copied."""
     shutil.copy(ROOT / "clients" / "feedback" / "autograd.py", relocated / "copied.py")
     blocked = {"flwr", "strategies", "clients", "flfa_app", "torchvision"}
     imports = "import copied\nfrom elsewhere.deep import client_side as C"
