@@ -1,5 +1,5 @@
-# Each target is a command a person could type; the environment is made when needed.
-# The first Python that Flower 1.41 can use: python3, or a newer one beside it.
+# Every target installs the virtual environment first if it is missing or out of date.
+# Flower 1.41 needs Python 3.11: use python3, or a newer version installed beside it.
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
   $$p -c '$(NEW_ENOUGH)' 2>/dev/null && echo $$p && break; done)
@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 GRID ?= configs/grids/quick.toml
 
-.PHONY: help run compare grid deploy-demo bench test lint unit browser e2e fmt clean
+.PHONY: help run compare grid deploy-demo bench test quick lint packages unit browser e2e fmt clean
 
 help:            ## this list
 	@grep -E '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -30,21 +30,28 @@ deploy-demo: $(VENV)/installed  ## FLFA on real nodes here, with TLS and node ke
 bench: $(VENV)/installed        ## every benchmark and a table of all: an hour and a half (ARGS="--only train_step")
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-test: lint unit browser e2e     ## everything: style, types, tests, tests with Chromium and Flower
+test: lint packages             ## everything: style, types, all tests (12 minutes on two cores)
+	$(BIN)/python -m pytest -n 3 --dist loadgroup $(ARGS)
+
+quick: $(VENV)/installed        ## style, types, and the unit tests of what has changed (90 seconds)
+	@$(BIN)/python -m tests.quick
 
 lint: $(VENV)/installed         ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+packages: $(VENV)/installed     ## the Debian packages that tests need, if this user may install them
+	@$(BIN)/python -m tests.system_packages
+
 unit: $(VENV)/installed         ## the tests that need no Flower processes and no browser
-	$(BIN)/python -m pytest -n 2 -m "not e2e and not browser" $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not e2e and not browser" $(ARGS)
 
-browser: $(VENV)/installed      ## the report in headless Chromium (needs chromium, chromium-driver)
-	$(BIN)/python -m pytest -m browser $(ARGS)
+browser: packages               ## the report in headless Chromium
+	$(BIN)/python -m pytest tests/browser $(ARGS)
 
-e2e: $(VENV)/installed          ## the tests that run Flower (minutes)
-	$(BIN)/python -m pytest -m e2e $(ARGS)
+e2e: packages                   ## the tests that run Flower (minutes)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m e2e tests/e2e tests/faults $(ARGS)
 
 fmt: $(VENV)/installed          ## format the code
 	$(BIN)/ruff check --fix .
@@ -54,11 +61,18 @@ clean:           ## remove the environment and all caches; results stay
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-# Made last, so that an interrupted installation is taken up again.
+# The stamp holds what was installed, so that other changes of pyproject.toml install
+# nothing. It is written last: an interrupted installation starts again.
+INSTALLED := import json, tomllib; p = tomllib.load(open("pyproject.toml", "rb")); \
+  print(json.dumps([p["build-system"], p["project"], p["tool"]["hatch"]], indent=1))
+
 $(VENV)/installed: pyproject.toml
 	@'$(PYTHON)' -c '$(NEW_ENOUGH)' || \
 	  { echo "Python 3.11 or newer is needed (Flower 1.41 needs it): make PYTHON=/path/to/python3 ..."; exit 1; }
-	@echo "Installing into $(VENV): 6 GB, some minutes the first time ..."
-	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
-	@touch $@
+	@mkdir -p $(VENV)
+	@$(PYTHON) -c '$(INSTALLED)' > $(VENV)/wanted
+	@cmp -s $(VENV)/wanted $@ || { \
+	  echo "Installing into $(VENV): 6 GB, some minutes the first time ..." && \
+	  $(PYTHON) -m venv $(VENV) && \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'; }
+	@mv $(VENV)/wanted $@

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,8 +15,9 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 from flfa_app.experiments.report.page import write_report
 from flfa_app.experiments.store import Cell
 from tests.results_folder import AXES, finish_all, make_grid
+from tests.system_packages import find_program
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.needs("chromium", "chromedriver")]
 
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
@@ -26,27 +26,16 @@ FLAGS = (
 DATASETS = ("bloodmnist", "organcmnist", "organsmnist", "pathmnist", "cifar10")
 
 
-def program(name: str) -> str:
-    path = shutil.which(name)
-    if path is None:
-        # Not skipped: without a browser nobody would know that the report works.
-        pytest.fail(
-            f"{name} is missing; Debian's packages are chromium and chromium-driver: "
-            "apt-get install -y chromium chromium-driver"
-        )
-    return path
-
-
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
     options = webdriver.ChromeOptions()
-    options.binary_location = program("chromium")
+    options.binary_location = str(find_program("chromium"))
     for flag in FLAGS.split():
         options.add_argument(flag)
     options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('profile')}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    # With its path given, Selenium looks for no driver on the network.
-    driver = webdriver.Chrome(options, Service(program("chromedriver")))
+    # Without a path Selenium would download a driver.
+    driver = webdriver.Chrome(options, Service(find_program("chromedriver")))
     yield driver
     driver.quit()
 

@@ -102,6 +102,7 @@ def names_in(certificate: Path) -> set[str]:
     return set(re.findall(r"(?:DNS|IP Address):([^,\s]+)", text))
 
 
+@pytest.mark.needs("openssl")
 def test_certificates_name_what_is_dialled(tmp_path: Path) -> None:
     done = certificates(tmp_path, "a.example.org", "192.0.2.7", "2001:db8::7")
     assert done.returncode == 0, done.stderr
@@ -112,6 +113,7 @@ def test_certificates_name_what_is_dialled(tmp_path: Path) -> None:
         assert (tmp_path / secret).stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.needs("openssl")
 def test_a_renewed_certificate_is_of_the_same_authority(tmp_path: Path) -> None:
     """And has its own key: the two are used together by a server."""
     certificates(tmp_path, "a.example.org")
@@ -125,6 +127,7 @@ def test_a_renewed_certificate_is_of_the_same_authority(tmp_path: Path) -> None:
     context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
 
 
+@pytest.mark.needs("openssl")
 @pytest.mark.parametrize("names", [(), ("https://a.example.org",), ("300.1.1.1",)])
 def test_bad_names_are_refused(tmp_path: Path, names: tuple[str, ...]) -> None:
     done = certificates(tmp_path, *names)

@@ -122,6 +122,7 @@ def test_every_block_says_on_which_machine_it_runs() -> None:
         assert WHERE.match(block), block
 
 
+@pytest.mark.needs("openssl", "ssh-keygen")
 def test_all_blocks_work_in_their_order(machines: dict[str, Path]) -> None:
     """What the units and nginx then read is there, with the rights they need."""
     server, node = machines["server"], machines["node"]

@@ -6,7 +6,6 @@ import argparse
 import http.client
 import os
 import re
-import shutil
 import signal
 import ssl
 import subprocess
@@ -24,8 +23,9 @@ from flfa_app.launch.demo import parts_of, run_on
 from flfa_app.launch.deployment import CONNECTION, Deployment, local_deployment
 from flfa_app.launch.processes import flwr, free_port, processes_of
 from tests.federation import ROOT, default_keys, metrics, run_app
+from tests.system_packages import find_program
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.needs("openssl", "ssh-keygen")]
 
 NODES = 3
 KEYS: dict[str, Any] = {
@@ -165,10 +165,6 @@ def test_a_node_is_shut_out_when_it_is_unregistered(
 @pytest.fixture
 def proxy(deployment: Deployment) -> Iterator[str]:
     """``deploy/nginx.conf`` before the SuperLink, with other ports and folders."""
-    if (
-        program := shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
-    ) is None:
-        pytest.skip("nginx is not installed")
     home, port = deployment.home, free_port()
     text = (ROOT / "deploy" / "nginx.conf").read_text()
     for old, new in {
@@ -188,7 +184,9 @@ def proxy(deployment: Deployment) -> Iterator[str]:
     )
     with (home / "nginx.log").open("wb") as log:
         process = subprocess.Popen(
-            [program, "-c", file, "-e", "stderr"], stdout=log, stderr=log
+            [str(find_program("nginx")), "-c", file, "-e", "stderr"],
+            stdout=log,
+            stderr=log,
         )
     try:
         time.sleep(1)
@@ -211,6 +209,7 @@ def answer(deployment: Deployment, address: str, path: str) -> int:
         return tls.getresponse().status
 
 
+@pytest.mark.needs("nginx")
 def test_behind_nginx_nodes_reach_the_fleet_and_nothing_else(
     deployment: Deployment, results: Path, proxy: str
 ) -> None:

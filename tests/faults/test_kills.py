@@ -60,6 +60,7 @@ def test_a_worker_of_the_simulation_killed(tmp_path: Path) -> None:
     assert metrics(outcome.results) == metrics(whole)
 
 
+@pytest.mark.needs("openssl", "ssh-keygen")
 def test_real_nodes_killed_one_after_the_other(tmp_path: Path) -> None:
     """Node 2 goes and comes back, node 1 loses a ClientApp, then the ServerApp dies."""
     keys = LONG | {
