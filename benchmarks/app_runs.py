@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from flfa_app.launch.superlink import SuperLink
+from flfa_app.results.records import RoundRecord, read_records
 
-__all__ = ["round_seconds", "run_app"]
+__all__ = ["run_app"]
 
 
 def run_app(
     superlink: SuperLink, keys: Mapping[str, Any], *, nodes: int, folder: Path
-) -> list[dict[str, Any]]:
+) -> list[RoundRecord]:
     """Run the app with ``flwr run`` on two workers; return its rounds.
 
     Raises
@@ -33,10 +33,4 @@ def run_app(
     if not outcome.completed or outcome.results is None:
         log = "\n".join(lines[-40:])
         raise RuntimeError(f"the run has failed: {outcome.details}\n{log}")
-    rows = (outcome.results / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(row) for row in rows]
-
-
-def round_seconds(row: Mapping[str, Any]) -> float:
-    """Return how long a round took, the evaluation aside."""
-    return float(row["seconds"]["train"] + row["seconds"]["aggregate"])
+    return read_records(outcome.results / "metrics.jsonl")

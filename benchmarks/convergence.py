@@ -26,6 +26,7 @@ from flfa_app.launch.cli import (
 )
 from flfa_app.launch.superlink import local_superlink
 from flfa_app.methods import ALGORITHMS
+from flfa_app.results.records import read_records
 
 __all__ = ["main"]
 
@@ -66,18 +67,17 @@ def _measure(options: argparse.Namespace) -> None:
 def _row(results: Path) -> dict[str, Any]:
     config = json.loads((results / "config.json").read_text())["run-config"]
     summary = json.loads((results / "summary.json").read_text())
-    lines = (results / "metrics.jsonl").read_text().splitlines()
-    rounds = [json.loads(line) for line in lines]
-    sent = sum(len(row["participants"]) for row in rounds)
-    replied = sent - sum(len(row["failed"]) for row in rounds)
+    records = read_records(results / "metrics.jsonl")
+    sent = sum(len(record.participants) for record in records)
+    replied = sent - sum(len(record.failed) for record in records)
     return {
         "method": config["algorithm"],
         "flfa": config["flfa"] != "none",
         "score": summary["score"],
         "final-accuracy": summary["final-accuracy"],
         "mean-drift": summary["mean-drift"],
-        "bytes-down": sum(row["bytes-sent"] for row in rounds) / sent,
-        "bytes-up": sum(row["bytes-received"] for row in rounds) / replied,
+        "bytes-down": sum(r.traffic.bytes_sent for r in records) / sent,
+        "bytes-up": sum(r.traffic.bytes_received for r in records) / replied,
     }
 
 

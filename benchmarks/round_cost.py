@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from benchmarks.app_runs import round_seconds, run_app
+from benchmarks.app_runs import run_app
 from benchmarks.figures import of_measurements, output_file, publish
 from benchmarks.peers.work import CLIENTS, NORMS, Work, export_work
 from clients import LocalTrainer, TrainSettings, keep_freed_memory
@@ -87,10 +87,10 @@ def _app_rounds(work: Work) -> list[float]:
     """Return the seconds of the rounds of ``flwr run``."""
     with local_superlink(PROJECT) as superlink:
         keys = {**work.keys, **KEYS}
-        rows = run_app(superlink, keys, nodes=CLIENTS, folder=work.folder / "runs")
-    if [row["participants"] for row in rows] != [sorted(c) for c in work.participants]:
+        records = run_app(superlink, keys, nodes=CLIENTS, folder=work.folder / "runs")
+    if [[*r.participants] for r in records] != [sorted(c) for c in work.participants]:
         raise RuntimeError("the app has drawn other clients than were written down")
-    return [round_seconds(row) for row in rows]
+    return [record.timing.without_evaluation for record in records]
 
 
 def _bare_rounds(work: Work) -> list[float]:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from benchmarks.app_runs import round_seconds, run_app
+from benchmarks.app_runs import run_app
 from benchmarks.figures import of_measurements, output_file, publish
 from flfa_app.launch.cli import PROJECT, at_least_one
 from flfa_app.launch.superlink import local_superlink
@@ -76,8 +76,8 @@ def _seconds(folder: Path, nodes: int) -> float:
         "pictures": False,
     }
     with local_superlink(PROJECT) as superlink:
-        rows = run_app(superlink, keys, nodes=nodes, folder=folder / "runs")
-    seconds = median(round_seconds(row) for row in rows[LEFT_OUT:])
+        records = run_app(superlink, keys, nodes=nodes, folder=folder / "runs")
+    seconds = median(r.timing.without_evaluation for r in records[LEFT_OUT:])
     Console(stderr=True, highlight=False).print(f"{nodes} nodes: {seconds:.3f} s")
     return seconds
 

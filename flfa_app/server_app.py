@@ -22,6 +22,7 @@ from flfa_app.methods import ALGORITHMS
 from flfa_app.preflight import Prepared, prepare
 from flfa_app.results.checkpoint import Checkpoint, Checkpoints
 from flfa_app.results.pictures import plot_partition, plot_rounds
+from flfa_app.results.records import Evaluation, RoundRecord
 from flfa_app.results.resume import about_data, check_goes_on, run_to_resume
 from flfa_app.results.run_directory import RunDirectory
 from flfa_app.server.client_history import Participation
@@ -60,7 +61,7 @@ def main(grid: Grid, context: Context) -> None:
         checkpoint = None if before is None else checkpoints.newest()
         start = _start(grid, config, ready, run, checkpoint)
         if checkpoint is not None:
-            run.go_back_to(checkpoint.rows)
+            run.go_back_to(checkpoint.records)
             checkpoints.forget_after(checkpoint.server_round)
             log(INFO, "Going on after round %d", checkpoint.server_round)
         run.write_config(config, context.run_id, start.about)
@@ -156,7 +157,7 @@ def _finish(
     return run.write_summary(
         {
             "rounds-a-no-op-layer-would-have-been-chosen": _no_op_choices(
-                config, strategy, run.rows
+                config, strategy, run.records
             ),
             "stopped-early": recorder.stopped,
             "seconds": round(time.monotonic() - started, 3),
@@ -179,10 +180,10 @@ def _participation(config: RunConfig, run: RunDirectory) -> Participation | None
     if not ALGORITHMS[config.algorithm].keeps_client_state:
         return None
     if config.state_dir:
-        if run.rows:
+        if run.records:
             log(INFO, "Clients take up the state they have in %s", config.state_dir)
-        return Participation(run.rows, run.short_name)
-    if run.rows:
+        return Participation(run.records, run.short_name)
+    if run.records:
         log(
             WARNING,
             "clients go on without the state that %s had given them: state-dir is not "
@@ -194,7 +195,7 @@ def _participation(config: RunConfig, run: RunDirectory) -> Participation | None
 
 def _evaluation(
     config: RunConfig, ready: Prepared
-) -> Callable[[ArrayRecord], dict[str, Any]]:
+) -> Callable[[ArrayRecord], Evaluation]:
     """Return what measures a model on the test images, in a thread of its own."""
     model, images, device = ready.model.to(ready.device), ready.images, ready.device
     test, test_labels = _tensors(images, images.test, images.test_labels, device)
@@ -205,7 +206,7 @@ def _evaluation(
 
     fused = FusedModel(model, test[:1])
 
-    def evaluate_arrays(arrays: ArrayRecord) -> dict[str, Any]:
+    def evaluate_arrays(arrays: ArrayRecord) -> Evaluation:
         use_threads(config)
         load_arrays(model, arrays)
         return evaluate(fused.current(), test, test_labels, extra_tests)
@@ -241,7 +242,7 @@ def _strategy(
 
 
 def _no_op_choices(
-    config: RunConfig, strategy: LayerSelection, rows: list[dict[str, Any]]
+    config: RunConfig, strategy: LayerSelection, records: list[RoundRecord]
 ) -> int | None:
     """Count the rounds whose scores would have chosen a layer without effect.
 
@@ -251,5 +252,5 @@ def _no_op_choices(
     if config.flfa not in ("lowest", "highest") or config.candidates == "all":
         return None
     choice = Choice(num_layers=config.num_fa_layers)
-    chosen = [RULES[config.flfa](row["scores"], choice) for row in rows]
+    chosen = [RULES[config.flfa](record.scores, choice) for record in records]
     return sum(not set(names) & set(strategy.layers) for names in chosen)

@@ -13,6 +13,7 @@ from benchmarks.peers.work import CLIENTS, WORKERS, Work
 from flfa_app.launch.cli import PROJECT
 from flfa_app.launch.processes import stop
 from flfa_app.launch.superlink import Outcome, local_superlink
+from flfa_app.results.records import read_records
 
 __all__ = ["Arm", "Trained", "ours", "pfl", "quickstart"]
 
@@ -34,11 +35,10 @@ def ours(work: Work, folder: Path, flfa: str = "none") -> Trained:
     """Train with our app."""
     outcome = _flower(PROJECT, {**work.keys, "flfa": flfa}, folder)
     assert outcome.results is not None
-    lines = (outcome.results / "metrics.jsonl").read_text().splitlines()
-    rounds = [json.loads(line) for line in lines]
-    if failed := {row["round"]: row["failed"] for row in rounds if row["failed"]}:
+    records = read_records(outcome.results / "metrics.jsonl")
+    if failed := {r.server_round: r.failed for r in records if r.failed}:
         raise RuntimeError(f"our app: clients have failed, by round: {failed}")
-    seconds = [row["seconds"]["train"] + row["seconds"]["aggregate"] for row in rounds]
+    seconds = [record.timing.without_evaluation for record in records]
     return Trained(seconds, outcome.results / "model.safetensors")
 
 

@@ -57,4 +57,4 @@ def final_accuracy(work: Work, weights: Path) -> float:
             for start in range(0, SAMPLE, BATCH):
                 model(images.tensor(images.train[start : start + BATCH]))
     test, labels = images.tensor(images.test), torch.from_numpy(images.test_labels)
-    return float(evaluate(model, test, labels)["accuracy"])
+    return float(evaluate(model, test, labels).accuracy)

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from flfa_app.errors import ConfigError
+from flfa_app.results.records import RoundRecord, read_records
 
-__all__ = ["read_json", "read_lines", "write_json"]
+__all__ = ["read_json", "read_rounds", "write_json"]
 
 
 def write_json(file: Path, content: Mapping[str, Any]) -> None:
@@ -31,10 +32,10 @@ def read_json(file: Path, cure: str) -> dict[str, Any]:
         raise _unreadable(file, problem, cure) from problem
 
 
-def read_lines(file: Path, cure: str) -> list[dict[str, Any]]:
-    """Return the objects in the lines of a file."""
+def read_rounds(file: Path, cure: str) -> list[RoundRecord]:
+    """Return the rounds in the lines of a file."""
     try:
-        return [_parsed(line) for line in file.read_text("utf-8").splitlines()]
+        return read_records(file)
     except (OSError, ValueError) as problem:
         raise _unreadable(file, problem, cure) from problem
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flfa_app.errors import ConfigError
-from flfa_app.experiments.files import read_json, read_lines, write_json
+from flfa_app.experiments.files import read_json, read_rounds, write_json
+from flfa_app.results.records import RoundRecord
 
 __all__ = [
     "Cell",
@@ -132,7 +133,7 @@ class Results:
         try:
             for name in ("config.json", "summary.json"):
                 read_json(directory / name, _again(directory))
-            read_lines(directory / "metrics.jsonl", _again(directory))
+            read_rounds(directory / "metrics.jsonl", _again(directory))
         except ConfigError as problem:
             return str(problem)
         return None
@@ -151,12 +152,12 @@ class Results:
         directory = self.directory(cell)
         return read_json(directory / name, _again(directory))
 
-    def rounds(self, cell: Cell) -> list[dict[str, Any]]:
-        """Return the lines of ``metrics.jsonl`` of a finished cell; else nothing."""
+    def rounds(self, cell: Cell) -> list[RoundRecord]:
+        """Return the rounds of a finished cell; none of any other."""
         if self.status(cell) != "finished":
             return []
         directory = self.directory(cell)
-        return read_lines(directory / "metrics.jsonl", _again(directory))
+        return read_rounds(directory / "metrics.jsonl", _again(directory))
 
     def failure(self, cell: Cell) -> str | None:
         """Return why the last attempt at a cell has failed, if it has."""

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from logging import WARNING
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +21,8 @@ import numpy.typing as npt
 from flwr.common.logger import log
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
+
+from flfa_app.results.records import RoundRecord
 
 __all__ = ["Checkpoint", "CheckpointError", "Checkpoints", "round_files", "write_file"]
 
@@ -44,8 +46,8 @@ class Checkpoint(NamedTuple):
         The global arrays.
     strategy_arrays, strategy_values : dict
         What the strategy carries from round to round.
-    rows : list[dict[str, Any]]
-        The lines of ``metrics.jsonl`` so far.
+    records : Sequence[RoundRecord]
+        The rounds so far.
     about : dict[str, Any]
         The run's config and what it needs to be the same run.
     """
@@ -54,7 +56,7 @@ class Checkpoint(NamedTuple):
     model: Arrays
     strategy_arrays: Arrays
     strategy_values: dict[str, Any]
-    rows: list[dict[str, Any]]
+    records: Sequence[RoundRecord]
     about: dict[str, Any]
 
 
@@ -112,7 +114,7 @@ class Checkpoints:
             "arrays": [*arrays],  # in this order, which the other file does not keep
             "arrays-sha256": hashlib.sha256(data).hexdigest(),
             "strategy": checkpoint.strategy_values,
-            "rows": checkpoint.rows,
+            "rows": [record.to_json() for record in checkpoint.records],
             **checkpoint.about,
         }
         text = json.dumps(
@@ -144,6 +146,7 @@ class Checkpoints:
                 )
             loaded = load(data)
             arrays = {name: loaded[name] for name in content["arrays"]}
+            records = [RoundRecord.from_json(row) for row in content["rows"]]
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as problem:
             raise CheckpointError(f"{path} cannot be read: {problem}") from problem
         known = ("format", "round", "arrays", "arrays-sha256", "strategy", "rows")
@@ -152,7 +155,7 @@ class Checkpoints:
             _part(arrays, MODEL),
             _part(arrays, STRATEGY),
             content["strategy"],
-            content["rows"],
+            records,
             {key: value for key, value in content.items() if key not in known},
         )
 

@@ -1,7 +1,7 @@
 """The figures of the paper: pure functions of predictions, features and rounds.
 
-Formulas, files and decisions: ``docs/metrics.md``. A *row* is one round of a run, a
-line of ``metrics.jsonl``; null there is None here.
+Formulas, files and decisions: ``docs/metrics.md``. Rounds are given as
+:class:`~flfa_app.results.records.RoundRecord`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flfa_app.models.blocks import block_of
+from flfa_app.results.records import Evaluation, RoundRecord
 
 __all__ = [
     "FeatureDistances",
@@ -23,15 +24,16 @@ __all__ = [
     "block_of",
     "cosine_histogram",
     "drift_reduction",
+    "extra_accuracy",
     "feature_distances",
     "first_cosines",
-    "last_rounds_score",
     "macro_auc",
+    "mean_of_last_rounds",
     "relative_time",
     "selection_frequency",
 ]
 
-Rows = Sequence[Mapping[str, Any]]
+Records = Sequence[RoundRecord]
 Array = NDArray[Any]
 
 BINS_PER_UNIT = 20  # of a histogram of cosines
@@ -133,33 +135,48 @@ def feature_distances(features: Array, labels: Array) -> FeatureDistances:
     return FeatureDistances(intra, inter, math.inf if inter > 0 else math.nan)
 
 
-def last_rounds_score(rows: Rows, key: str = "accuracy") -> float:
-    """Return the mean of the last 10 % of the rounds, rounded up.
+def mean_of_last_rounds(
+    records: Records, value_of: Callable[[Evaluation], float | None]
+) -> float:
+    """Return the mean of a value over the last 10 % of the rounds, rounded up.
 
-    Of the accuracy it is the paper's score. Rounds without an evaluation do not count;
-    the last one has one.
+    The mean of the accuracy is the paper's score. Rounds without an evaluation, or
+    whose evaluation has no such value, do not count; the last round always has one.
     """
-    last = [row[key] for row in rows[-math.ceil(len(rows) / 10) :] if key in row]
-    return math.fsum(last) / len(last)
+    last = [r.evaluation for r in records[-math.ceil(len(records) / 10) :]]
+    values = [value_of(evaluation) for evaluation in last if evaluation is not None]
+    measured = [value for value in values if value is not None]
+    return math.fsum(measured) / len(measured)
 
 
-def drift_reduction(bp_rows: Rows, flfa_rows: Rows) -> dict[int, float]:
+def extra_accuracy(records: Records) -> dict[str, float]:
+    """Return the mean accuracy on each further test set over the last rounds."""
+    last = records[-1].evaluation
+    names = () if last is None else last.extra_accuracy
+
+    def mean(name: str) -> float:
+        return mean_of_last_rounds(records, lambda e: e.extra_accuracy.get(name))
+
+    return {name: mean(name) for name in names}
+
+
+def drift_reduction(bp_records: Records, flfa_records: Records) -> dict[int, float]:
     """Return H of backpropagation minus H of FLFA, by round; above 0 FLFA drifts less.
 
     Parameters
     ----------
-    bp_rows, flfa_rows : Sequence[Mapping[str, Any]]
+    bp_records, flfa_records : Sequence[RoundRecord]
         Two runs with the same seed. Rounds that only one of them has, or that have no
         drift in one of them, are left out.
     """
     bp, flfa = (
-        {row["round"]: row["drift"] for row in rows if row["drift"] is not None}
-        for rows in (bp_rows, flfa_rows)
+        {r.server_round: r.drift for r in records if math.isfinite(r.drift)}
+        for records in (bp_records, flfa_records)
     )
     return {i: bp[i] - flfa[i] for i in sorted(bp.keys() & flfa.keys())}
 
 
-def relative_time(rows: Rows, base_rows: Rows) -> float:
+def relative_time(records: Records, base_records: Records) -> float:
     """Return how many times as long as in the base run a round takes.
 
     It is the median of the rounds both runs have, so that neither the start of the
@@ -167,20 +184,22 @@ def relative_time(rows: Rows, base_rows: Rows) -> float:
     and aggregation; the evaluation is the same whatever the method.
     """
     run, base = (
-        {r["round"]: r["seconds"]["train"] + r["seconds"]["aggregate"] for r in given}
-        for given in (rows, base_rows)
+        {r.server_round: r.timing.without_evaluation for r in given}
+        for given in (records, base_records)
     )
     if not (common := run.keys() & base.keys()):
         raise ValueError("relative time: the two runs have no round in common")
     return float(median(run[i] / base[i] for i in common))
 
 
-def selection_frequency(rows: Rows, block_of: Callable[[str], str]) -> dict[str, float]:
+def selection_frequency(
+    records: Records, block_of: Callable[[str], str]
+) -> dict[str, float]:
     """Return which share of all selected layers each block of the model has.
 
     Parameters
     ----------
-    rows : Sequence[Mapping[str, Any]]
+    records : Sequence[RoundRecord]
         The rounds of a run. Their scores name all layers, in the order of the model.
     block_of : Callable[[str], str]
         The block of a layer: :func:`block_of` with the name of the model.
@@ -191,23 +210,20 @@ def selection_frequency(rows: Rows, block_of: Callable[[str], str]) -> dict[str,
         Shares that sum up to 1, of all blocks in the order of the model; empty if no
         layer was selected at all.
     """
-    selected = Counter(block_of(layer) for row in rows for layer in row["selected"])
-    layers = [x for key in ("scores", "selected") for row in rows for x in row[key]]
-    blocks = dict.fromkeys(map(block_of, dict.fromkeys(layers)))
-    total = selected.total()
-    return {block: selected[block] / total for block in blocks} if total else {}
+    selected = [layer for record in records for layer in record.selected]
+    scored = [layer for record in records for layer in record.scores]
+    blocks = dict.fromkeys(map(block_of, dict.fromkeys([*scored, *selected])))
+    counts = Counter(map(block_of, selected))
+    total = counts.total()
+    return {block: counts[block] / total for block in blocks} if total else {}
 
 
-def first_cosines(rows: Rows) -> dict[str, float]:
+def first_cosines(records: Records) -> dict[str, float]:
     """Return the scores of round 1, without the layers that have none."""
-    scores: Mapping[str, float | None] = next(
-        (row["scores"] for row in rows if row["round"] == 1), {}
+    scores: Mapping[str, float] = next(
+        (record.scores for record in records if record.server_round == 1), {}
     )
-    return {
-        layer: score
-        for layer, score in scores.items()
-        if score is not None and math.isfinite(score)
-    }
+    return {layer: score for layer, score in scores.items() if math.isfinite(score)}
 
 
 def cosine_histogram(

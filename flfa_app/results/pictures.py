@@ -18,10 +18,10 @@ def plot_rounds(run: RunDirectory, config: RunConfig) -> None:
     from flfa_app.results import plots
 
     title = f"{config.dataset}, {config.model}, {config.algorithm}, flfa={config.flfa}"
-    plots.plot_progress(run.rows, run.path / "progress.png", title=title)
-    plots.plot_scores(run.rows, run.path / "scores.png", title=title)
-    if first_cosines(run.rows):
-        plots.plot_cosines(run.rows, run.path / "cosines.png", title=title)
+    plots.plot_progress(run.records, run.path / "progress.png", title=title)
+    plots.plot_scores(run.records, run.path / "scores.png", title=title)
+    if first_cosines(run.records):
+        plots.plot_cosines(run.records, run.path / "cosines.png", title=title)
 
 
 def plot_partition(

@@ -7,12 +7,13 @@ import json
 import math
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from hashlib import sha256
 from importlib.metadata import version
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +24,18 @@ from flfa_app.config import RunConfig
 from flfa_app.results.checkpoint import write_file
 from flfa_app.results.metrics import (
     block_of,
+    extra_accuracy,
     first_cosines,
-    last_rounds_score,
+    mean_of_last_rounds,
     selection_frequency,
 )
 from flfa_app.results.provenance import SOURCE, git_commit
+from flfa_app.results.records import RoundRecord, replace_non_finite
 from strategies.rules import skewness
 
 __all__ = ["RunDirectory"]
 
 PACKAGES = ("flwr", "flwr-datasets", "torch", "torchvision", "ray", "numpy", "medmnist")
-Row = dict[str, Any]
 
 
 class RunDirectory:
@@ -42,7 +44,7 @@ class RunDirectory:
     def __init__(self, path: Path, model: str) -> None:
         self.path = path
         self.model = model
-        self.rows: list[Row] = []
+        self.records: list[RoundRecord] = []
         self.lost_models: set[int] = set()
         """Rounds before a resumption of whose models there is no good checkpoint."""
 
@@ -103,16 +105,15 @@ class RunDirectory:
         read: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
         return read
 
-    def go_back_to(self, rows: Sequence[Row]) -> None:
+    def go_back_to(self, records: Iterable[RoundRecord]) -> None:
         """Leave the rounds of a checkpoint in ``metrics.jsonl`` and forget the rest."""
         for made_at_the_end in ("summary.json", "model.safetensors"):
             (self.path / made_at_the_end).unlink(missing_ok=True)
-        # In the files nan is null.
-        self.rows = [_with_nan(row) for row in rows]
-        lines = "".join(_line(row) for row in self.rows)
+        self.records = [*records]
+        lines = "".join(record.to_line() for record in self.records)
         write_file(self.path / "metrics.jsonl", lines.encode())
 
-    def add_round(self, row: Row) -> None:
+    def add_round(self, record: RoundRecord) -> None:
         """Append a line to ``metrics.jsonl``; it is on disk when this returns.
 
         Where it cannot be, on a full disk, no part of it is.
@@ -121,7 +122,7 @@ class RunDirectory:
         length = path.stat().st_size if path.exists() else 0
         try:
             with path.open("a", encoding="utf-8") as file:
-                file.write(_line(row))
+                file.write(record.to_line())
                 file.flush()
                 os.fsync(file.fileno())
         except OSError:
@@ -129,12 +130,7 @@ class RunDirectory:
             if path.exists():
                 os.truncate(path, length)
             raise
-        self.rows.append(row)
-
-    @property
-    def rows_for_json(self) -> list[Row]:
-        """The rounds so far as they are in ``metrics.jsonl``."""
-        return [_finite(row) for row in self.rows]
+        self.records.append(record)
 
     @property
     def best_round(self) -> int:
@@ -142,16 +138,17 @@ class RunDirectory:
 
         Of those whose models are there: it is the round of ``best_model.safetensors``.
         """
-        return int(self._best.get("round", 0))
+        return self._best[0]
 
     @property
-    def _best(self) -> Row:
-        rows = [
-            row
-            for row in self.rows
-            if "accuracy" in row and row["round"] not in self.lost_models
+    def _best(self) -> tuple[int, float]:
+        """The best round and its accuracy."""
+        candidates = [
+            (record.server_round, record.evaluation.accuracy)
+            for record in self.records
+            if record.evaluation and record.server_round not in self.lost_models
         ]
-        return max(rows, key=lambda row: row["accuracy"], default={})
+        return max(candidates, key=itemgetter(1), default=(0, math.nan))
 
     def save_model(
         self, state_dict: Mapping[str, Tensor], name: str = "model.safetensors"
@@ -160,63 +157,34 @@ class RunDirectory:
         tensors = {name: tensor.contiguous() for name, tensor in state_dict.items()}
         write_file(self.path / name, save(tensors))
 
-    def write_summary(self, more: Mapping[str, Any]) -> Row:
+    def write_summary(self, more: Mapping[str, Any]) -> dict[str, Any]:
         """Write ``summary.json``, the sign that the run is complete."""
-        accuracies = [row["accuracy"] for row in self.rows if "accuracy" in row]
-        seconds = [sum(row["seconds"].values()) for row in self.rows]
-        cosines = first_cosines(self.rows).values()
+        records = self.records
+        evaluations = [r.evaluation for r in records if r.evaluation is not None]
+        best_round, best_accuracy = self._best
+        seconds = [record.timing.total for record in records]
+        cosines = first_cosines(records).values()
         summary = {
-            "score": last_rounds_score(self.rows),
-            "final-accuracy": accuracies[-1],
-            "best-accuracy": self._best["accuracy"],
-            "best-round": self.best_round,
-            "auc": last_rounds_score(self.rows, "auc"),
-            "extra-accuracy": {
-                name: last_rounds_score(
-                    [row.get("extra-accuracy", {}) for row in self.rows], name
-                )
-                for name in self.rows[-1]["extra-accuracy"]
-            },
-            "mean-drift": math.fsum(row["drift"] for row in self.rows) / len(self.rows),
+            "score": mean_of_last_rounds(records, attrgetter("accuracy")),
+            "final-accuracy": evaluations[-1].accuracy,
+            "best-accuracy": best_accuracy,
+            "best-round": best_round,
+            "auc": mean_of_last_rounds(records, attrgetter("auc")),
+            "extra-accuracy": extra_accuracy(records),
+            "mean-drift": math.fsum(r.drift for r in records) / len(records),
             "selection-frequency": selection_frequency(
-                self.rows, partial(block_of, self.model)
+                records, partial(block_of, self.model)
             ),
             "round-1-skewness": skewness(cosines) if cosines else None,
-            "rounds": len(self.rows),
+            "rounds": len(records),
             "seconds-per-round": round(math.fsum(seconds) / len(seconds), 3),
-            "bytes-sent": sum(row["bytes-sent"] for row in self.rows),
-            "bytes-received": sum(row["bytes-received"] for row in self.rows),
+            "bytes-sent": sum(r.traffic.bytes_sent for r in records),
+            "bytes-received": sum(r.traffic.bytes_received for r in records),
             **more,
         }
         self._write_json("summary.json", summary)
         return summary
 
     def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
-        text = json.dumps(_finite(content), indent=2, allow_nan=False)
+        text = json.dumps(replace_non_finite(content), indent=2, allow_nan=False)
         write_file(self.path / name, f"{text}\n".encode())
-
-
-def _finite(value: Any) -> Any:
-    """Replace what JSON cannot say (nan, infinity) by null."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
-
-
-def _with_nan(value: Any) -> Any:
-    """Undo :func:`_finite`, as far as it goes: infinity becomes nan."""
-    if value is None:
-        return math.nan
-    if isinstance(value, Mapping):
-        return {key: _with_nan(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_with_nan(item) for item in value]
-    return value
-
-
-def _line(row: Row) -> str:
-    return json.dumps(_finite(row), allow_nan=False) + "\n"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from flfa_app.client.state import KEEP_SINCE, RUN_NAME, STATE_ROUND
+from flfa_app.results.records import RoundRecord
 
 __all__ = ["Participation"]
 
@@ -15,8 +16,8 @@ class Participation:
 
     Parameters
     ----------
-    rows : Iterable[Mapping[str, Any]]
-        The rounds so far, as in ``metrics.jsonl``.
+    records : Iterable[RoundRecord]
+        The rounds so far.
     run_name : str
         Of the run whose states on the nodes' disks are meant; ``""``: there are none.
 
@@ -26,20 +27,18 @@ class Participation:
         The first round a run may go back to; None: there is no checkpoint.
     """
 
-    def __init__(
-        self, rows: Iterable[Mapping[str, Any]] = (), run_name: str = ""
-    ) -> None:
+    def __init__(self, records: Iterable[RoundRecord] = (), run_name: str = "") -> None:
         self._rounds: dict[int, list[int]] = {}
         self._run_name = run_name
         self.oldest_checkpoint: int | None = None
-        for row in rows:
-            self.add(row)
+        for record in records:
+            self.add(record)
 
-    def add(self, row: Mapping[str, Any]) -> None:
+    def add(self, record: RoundRecord) -> None:
         """Take note of a round."""
-        left_out = {*row["failed"], *row["spare"]}
-        for partition in set(row["participants"]) - left_out:
-            self._rounds.setdefault(partition, []).append(row["round"])
+        left_out = {*record.failed, *record.spare}
+        for partition in set(record.participants) - left_out:
+            self._rounds.setdefault(partition, []).append(record.server_round)
 
     def orders(self, partition: int) -> dict[str, Any]:
         """Return what a client is told about its state, for the message's config."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +10,7 @@ from torch.nn import functional
 
 from clients.head import features_of
 from flfa_app.results.metrics import accuracy, feature_distances, macro_auc
+from flfa_app.results.records import Evaluation
 
 __all__ = ["evaluate"]
 
@@ -24,7 +24,7 @@ def evaluate(
     images: Tensor,
     labels: Tensor,
     extra_tests: Mapping[str, TestSet] | None = None,
-) -> dict[str, Any]:
+) -> Evaluation:
     """Measure a model; leaves it in eval mode.
 
     Parameters
@@ -38,10 +38,8 @@ def evaluate(
 
     Returns
     -------
-    dict[str, Any]
-        ``accuracy``, ``loss`` (mean cross-entropy), ``auc``, ``intra-class``,
-        ``inter-class`` and ``separability`` of the features the head sees, and
-        ``extra-accuracy`` by the name of the test set.
+    Evaluation
+        The distances are those of the features that the head sees.
     """
     model.eval()
     loss = 0.0
@@ -57,17 +55,17 @@ def evaluate(
     # In float32 the probabilities of samples it is sure of would all be the same 1.
     probabilities = logits.double().softmax(1)
     distances = feature_distances(torch.cat(all_features).numpy(), truth)
-    return {
-        "accuracy": accuracy(logits.numpy(), truth),
-        "loss": loss / len(labels),
-        "auc": macro_auc(probabilities.numpy(), truth),
-        "intra-class": distances.intra,
-        "inter-class": distances.inter,
-        "separability": distances.separability,
-        "extra-accuracy": {
+    return Evaluation(
+        accuracy=accuracy(logits.numpy(), truth),
+        loss=loss / len(labels),
+        auc=macro_auc(probabilities.numpy(), truth),
+        intra_class=distances.intra,
+        inter_class=distances.inter,
+        separability=distances.separability,
+        extra_accuracy={
             name: _accuracy(model, *test) for name, test in (extra_tests or {}).items()
         },
-    }
+    )
 
 
 def _accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from logging import INFO, LogRecord, getLogger
 from math import ceil
 from threading import get_ident
@@ -18,14 +19,14 @@ from clients.feedback.diagnostics import ANGLE, ERROR
 from flfa_app.arrays import with_dtypes_of
 from flfa_app.config import RunConfig
 from flfa_app.results.checkpoint import not_finite
+from flfa_app.results.records import Evaluation, RoundRecord, Timing, Traffic
 from flfa_app.server.round import Federation
 from strategies import LayerSelection, OnePassFedAvg, ServerState, local_drift
 from strategies.decoding import Decoded
 
 __all__ = ["evaluated_in", "run_rounds"]
 
-Row = dict[str, Any]
-Done = Callable[[Row, ArrayRecord, ServerState], bool]
+Done = Callable[[RoundRecord, ArrayRecord, ServerState], bool]
 LOGGER = getLogger("flwr")
 
 
@@ -34,7 +35,7 @@ def run_rounds(
     arrays: ArrayRecord,
     *,
     first_round: int,
-    evaluate: Callable[[ArrayRecord], Row],
+    evaluate: Callable[[ArrayRecord], Evaluation],
     done: Done,
 ) -> ArrayRecord:
     """Run the rounds from the first one to the last; return the final model.
@@ -49,38 +50,39 @@ def run_rounds(
         The model the first round starts from.
     first_round : int
         1, or the one after a checkpoint's.
-    evaluate : Callable[[ArrayRecord], dict[str, Any]]
-        The figures of a model, its accuracy among them.
-    done : Callable[[dict[str, Any], ArrayRecord, ServerState], bool]
-        Takes the line of each round, the model after it and what else the next round
+    evaluate : Callable[[ArrayRecord], Evaluation]
+        Measures a model on the test set.
+    done : Callable[[RoundRecord, ArrayRecord, ServerState], bool]
+        Takes the record of each round, the model after it and what else the next round
         depends on; returns whether it was the last.
     """
     started = time.monotonic()
     config = federation.config
     last_round = config.num_server_rounds
 
-    def finish(row: Row, arrays: ArrayRecord, state: ServerState) -> bool:
-        server_round, figures = row["round"], {}
-        with _timed(row["seconds"], "evaluate"):
-            if evaluated_in(server_round, config):
-                figures = evaluate(arrays)
-        row = {"round": server_round, **figures, **row}
-        is_last = done(row, arrays, state)
+    def finish(record: RoundRecord, arrays: ArrayRecord, state: ServerState) -> bool:
+        server_round, evaluation = record.server_round, None
+        begun = time.perf_counter()
+        if evaluated_in(server_round, config):
+            evaluation = evaluate(arrays)
+        timing = replace(record.timing, evaluate=_seconds_since(begun))
+        record = replace(record, evaluation=evaluation, timing=timing)
+        is_last = done(record, arrays, state)
         elapsed = time.monotonic() - started
         left = elapsed / (server_round - first_round + 1) * (last_round - server_round)
-        _report(row, last_round, left)
+        _report(record, last_round, left)
         return is_last
 
     with ThreadPoolExecutor(1, "evaluation") as aside:
         before: Future[bool] | None = None
         for server_round in range(first_round, last_round + 1):
             with _without_flowers_own_lines():
-                row, new = _train(federation, server_round, arrays, before)
+                record, new = _train(federation, server_round, arrays, before)
             arrays = new
             if federation.participation is not None:
-                federation.participation.add(row)
+                federation.participation.add(record)
             state = federation.strategy.server_state()
-            before = aside.submit(finish, row, arrays, state)
+            before = aside.submit(finish, record, arrays, state)
             if (server_round == last_round or not _may_overlap(config)) and (
                 before.result()
             ):
@@ -112,49 +114,52 @@ def _train(
     server_round: int,
     arrays: ArrayRecord,
     before: Future[bool] | None,
-) -> tuple[Row, ArrayRecord]:
-    """Train and aggregate; return the line of the round so far and the new model.
+) -> tuple[RoundRecord, ArrayRecord]:
+    """Train and aggregate; return the record of the round so far and the new model.
 
     The round before is waited for while nothing else is to be done.
     """
     config, strategy = federation.config, federation.strategy
-    seconds: dict[str, float] = {}
-    selected = strategy.selected[:]
-    with _timed(seconds, "train"):
-        answers, messages, failed_before = federation.train(server_round, arrays)
+    selected = tuple(strategy.selected)
+    started = time.perf_counter()
+    answers, messages, failed_before = federation.train(server_round, arrays)
+    train_seconds = _seconds_since(started)
     if before is not None:
         before.result()  # raises what went wrong there
     replies = list(answers.counted.values())
-    with _timed(seconds, "aggregate"):
-        if isinstance(strategy, OnePassFedAvg):
-            strategy.drift_of = frozenset(federation.parameters)
-        aggregated, metrics = strategy.aggregate_train(server_round, replies)
-        if aggregated is None or metrics is None:
-            raise RuntimeError(f"round {server_round}: nothing to aggregate")
-        drift = _drift(strategy, replies, federation.parameters)
-        arrays = with_dtypes_of(arrays, aggregated)
+    started = time.perf_counter()
+    if isinstance(strategy, OnePassFedAvg):
+        strategy.drift_of = frozenset(federation.parameters)
+    aggregated, metrics = strategy.aggregate_train(server_round, replies)
+    if aggregated is None or metrics is None:
+        raise RuntimeError(f"round {server_round}: nothing to aggregate")
+    drift = _drift(strategy, replies, federation.parameters)
+    arrays = with_dtypes_of(arrays, aggregated)
+    aggregate_seconds = _seconds_since(started)
     if broken := not_finite(Decoded(arrays)):
         raise RuntimeError(
             f"round {server_round}: {', '.join(broken)} of the new model is not "
             "finite, though all updates were; set max-update-norm"
         )
-    row = {
-        "round": server_round,
-        "drift": drift,
-        "selected": selected,
-        "scores": _all_scores(strategy, federation.parameters),
-        "train-loss": metrics["train-loss"],
-        "learning-rate": config.learning_rate_in(server_round),
-        "participants": sorted(member.partition_id for member in answers.asked),
-        "failed": sorted(answers.problems),
-        "failed-before": list(failed_before),
-        "spare": answers.spare,
-        "bytes-sent": sum(_size(message.content) for message in messages),
-        "bytes-received": sum(_size(reply.content) for reply in replies),
-        **_diagnostics(metrics, selected),
-        "seconds": seconds,
-    }
-    return row, arrays
+    record = RoundRecord(
+        server_round,
+        drift=drift,
+        selected=selected,
+        scores=_all_scores(strategy, federation.parameters),
+        train_loss=metrics["train-loss"],  # type: ignore[arg-type]
+        learning_rate=config.learning_rate_in(server_round),
+        participants=tuple(sorted(member.partition_id for member in answers.asked)),
+        failed=tuple(sorted(answers.problems)),
+        failed_before=tuple(failed_before),
+        spare=tuple(answers.spare),
+        traffic=Traffic(
+            bytes_sent=sum(_size(message.content) for message in messages),
+            bytes_received=sum(_size(reply.content) for reply in replies),
+        ),
+        diagnostics=_diagnostics(metrics, selected),
+        timing=Timing(train=train_seconds, aggregate=aggregate_seconds),
+    )
+    return record, arrays
 
 
 def _drift(
@@ -176,7 +181,9 @@ def _all_scores(
     return {layer: scores[layer] for layer in layers if layer in scores}
 
 
-def _diagnostics(metrics: Mapping[str, Any], selected: Sequence[str]) -> Row:
+def _diagnostics(
+    metrics: Mapping[str, Any], selected: Sequence[str]
+) -> dict[str, dict[str, float]]:
     """Return the clients' mean angle and error of each layer, if they measured them."""
     measured = {
         layer: {
@@ -186,7 +193,7 @@ def _diagnostics(metrics: Mapping[str, Any], selected: Sequence[str]) -> Row:
         }
         for layer in selected
     }
-    return {"diagnostics": measured} if any(measured.values()) else {}
+    return measured if any(measured.values()) else {}
 
 
 def _size(content: RecordDict) -> int:
@@ -211,23 +218,21 @@ def _without_flowers_own_lines() -> Iterator[None]:
         LOGGER.removeFilter(warnings_only)
 
 
-@contextmanager
-def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
-    started = time.perf_counter()
-    yield
-    seconds[name] = round(time.perf_counter() - started, 3)
+def _seconds_since(started: float) -> float:
+    return round(time.perf_counter() - started, 3)
 
 
-def _report(row: Row, num_rounds: int, left: float) -> None:
+def _report(record: RoundRecord, num_rounds: int, left: float) -> None:
+    evaluation = record.evaluation
     log(
         INFO,
         "round %*d/%d  accuracy %s %%  drift %.3f  FA: %s  %.1f s  left %d:%02d",
         len(str(num_rounds)),
-        row["round"],
+        record.server_round,
         num_rounds,
-        f"{100 * row['accuracy']:5.2f}" if "accuracy" in row else "    -",
-        row["drift"],
-        ", ".join(row["selected"]) or "-",
-        sum(row["seconds"].values()),
+        f"{100 * evaluation.accuracy:5.2f}" if evaluation else "    -",
+        record.drift,
+        ", ".join(record.selected) or "-",
+        record.timing.total,
         *divmod(round(left), 60),
     )

@@ -11,6 +11,7 @@ from flwr.common.logger import log
 
 from flfa_app.config import RunConfig
 from flfa_app.results.checkpoint import Checkpoint, CheckpointError, Checkpoints
+from flfa_app.results.records import RoundRecord
 from flfa_app.results.run_directory import RunDirectory
 from flfa_app.server.client_history import Participation
 from flfa_app.server.stopping import reason_to_stop
@@ -55,20 +56,21 @@ class Recorder:
         self._tell_oldest_checkpoint()
 
     def done(
-        self, row: dict[str, Any], arrays: ArrayRecord, state: ServerState
+        self, record: RoundRecord, arrays: ArrayRecord, state: ServerState
     ) -> bool:
         """Keep a round and what comes after it; return whether it was the last."""
-        self.run.add_round(row)
-        is_best = self.run.best_round == row["round"]
+        server_round = record.server_round
+        self.run.add_round(record)
+        is_best = self.run.best_round == server_round
         if is_best:
             self.best_arrays = arrays
         self.stopped = self._reason_to_stop()
         if self.stopped:
             log(INFO, "Stopping early: %s", self.stopped)
-        ends = bool(self.stopped) or row["round"] == self.config.num_server_rounds
+        ends = bool(self.stopped) or server_round == self.config.num_server_rounds
         every = self.config.checkpoint_every
-        if every and (is_best or ends or row["round"] % every == 0):
-            self._write_checkpoint(row["round"], arrays, state)
+        if every and (is_best or ends or server_round % every == 0):
+            self._write_checkpoint(server_round, arrays, state)
         return ends
 
     def how_to_go_on(self) -> str:
@@ -83,7 +85,7 @@ class Recorder:
 
     def _reason_to_stop(self) -> str | None:
         return reason_to_stop(
-            self.run.rows,
+            self.run.records,
             patience=self.config.patience,
             target_accuracy=self.config.target_accuracy,
         )
@@ -96,7 +98,7 @@ class Recorder:
             {name: decoded(array) for name, array in arrays.items()},
             state.arrays,
             state.values,
-            self.run.rows_for_json,
+            self.run.records,
             self.about,
         )
         self.checkpoints.write(checkpoint, self.run.best_round)

@@ -22,6 +22,7 @@ from flfa_app.results.checkpoint import (
     Checkpoints,
     write_file,
 )
+from flfa_app.results.records import RoundRecord
 from flfa_app.results.run_directory import RunDirectory
 from flfa_app.server import loop as rounds
 from tests.federation import metrics, run_app
@@ -73,13 +74,13 @@ def fill(disk: Path) -> None:
 def test_a_line_that_does_not_fit_leaves_no_half(small_disk: Path) -> None:
     """What is left of the last block is filled before the disk says no."""
     run = RunDirectory(small_disk, "cnn")
-    run.add_round({"round": 1})
+    run.add_round(RoundRecord(1))
     before = (small_disk / "metrics.jsonl").read_bytes()
     fill(small_disk)
     for scores in ({f"layer{i}": 0.5 for i in range(n)} for n in (400, 2000)):
         assert len(json.dumps(scores)) > 4096
         with pytest.raises(OSError, match="No space left"):
-            run.add_round({"round": 2, "scores": scores})
+            run.add_round(RoundRecord(2, scores=scores))
         assert (small_disk / "metrics.jsonl").read_bytes() == before
 
 

@@ -57,7 +57,7 @@ def test_the_next_round_waits_only_for_what_decides_whether_there_is_one(
     """The evaluation of round 1 waits until the clients of round 2 have been asked."""
     asked, rounds = threading.Event(), []
 
-    def slow(*args: Any) -> dict[str, Any]:
+    def slow(*args: Any) -> Any:
         rounds.append(asked.wait(10.0 if aside else 0.2))
         return evaluate(*args)
 
@@ -76,7 +76,7 @@ def test_the_next_round_waits_only_for_what_decides_whether_there_is_one(
 def test_what_goes_wrong_aside_stops_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*args: Any) -> dict[str, Any]:
+    def broken(*args: Any) -> Any:
         raise OSError("no space left")
 
     monkeypatch.setattr(server_app, "evaluate", broken)

@@ -18,6 +18,7 @@ from flfa_app import server_app
 from flfa_app.config import RunConfig
 from flfa_app.preflight import Prepared, prepare
 from flfa_app.results.metrics import drift_reduction, first_cosines, relative_time
+from flfa_app.results.records import Evaluation, read_records
 from flfa_app.server.evaluation import evaluate
 from flfa_app.task import model_of
 from strategies.rules import skewness
@@ -118,7 +119,7 @@ def test_backpropagation_has_cosines_but_no_selection(tmp_path: Path) -> None:
 def test_without_a_score_there_is_no_picture_of_cosines(tmp_path: Path) -> None:
     """At the smallest learning rate no float32 weight moves: no update, no cosine."""
     results = run_app(tmp_path, {"learning-rate": 1e-30, "num-server-rounds": 1})
-    assert first_cosines(metrics(results)) == {}
+    assert first_cosines(read_records(results / "metrics.jsonl")) == {}
     assert summary_of(results)["round-1-skewness"] is None
     assert not (results / "cosines.png").exists()
 
@@ -126,22 +127,18 @@ def test_without_a_score_there_is_no_picture_of_cosines(tmp_path: Path) -> None:
 def test_paired_runs_can_be_compared_round_by_round(tmp_path: Path) -> None:
     """Round 1 has no feedback alignment, so the drift is the same."""
     runs = [run_app(tmp_path, {"flfa": rule}) for rule in ("none", "lowest")]
-    bp, flfa = map(metrics, runs)
+    bp, flfa = (read_records(run / "metrics.jsonl") for run in runs)
     reduction = drift_reduction(bp, flfa)
     assert list(reduction) == [1, 2, 3]
     assert reduction[1] == 0 != reduction[3]
-    with_times = [
-        [json.loads(x) for x in (run / "metrics.jsonl").read_text().splitlines()]
-        for run in runs
-    ]
-    assert relative_time(*with_times) > 0
+    assert relative_time(flfa, bp) > 0
 
 
 def test_the_final_model_has_the_figures_of_the_last_line(tmp_path: Path) -> None:
     """Loaded from its file and measured again."""
     images: list[Any] = []
 
-    def keep(model: nn.Module, *test: Any) -> dict[str, Any]:
+    def keep(model: nn.Module, *test: Any) -> Evaluation:
         images[:] = test
         return evaluate(model, *test)
 
@@ -150,9 +147,8 @@ def test_the_final_model_has_the_figures_of_the_last_line(tmp_path: Path) -> Non
         results = run_app(tmp_path, {"num-server-rounds": 1})
     model = model_of(RunConfig.parse(default_keys()))
     model.load_state_dict(load_file(results / "model.safetensors"))
-    (row,) = metrics(results)
-    figures = evaluate(model, *images)
-    assert {key: row[key] for key in figures} == figures
+    (record,) = read_records(results / "metrics.jsonl")
+    assert record.evaluation == evaluate(model, *images)
 
 
 def test_a_round_is_one_line_of_the_log(

@@ -126,7 +126,7 @@ def _settings(results: Results) -> str:
 def _sections(runs: Runs) -> Iterator[str]:
     accuracy = partial(panels.curves, "accuracy")
     yield _section(runs, "Accuracy by round", CURVES, accuracy, metric="score")
-    if runs.have("auc"):
+    if runs.have_auc():
         auc = partial(panels.curves, "auc")
         yield _section(runs, "Macro-AUC by round", CURVES, auc, metric="auc")
     yield _section(runs, "Drift reduction by round", DRIFT, panels.drift)

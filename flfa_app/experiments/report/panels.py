@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from html import escape
-from typing import Any
+from math import isfinite, nan
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,11 +23,12 @@ from flfa_app.results.metrics import (
     first_cosines,
     selection_frequency,
 )
+from flfa_app.results.records import RoundRecord
 from strategies.rules import skewness
 
 __all__ = ["Runs", "cosines", "curves", "drift", "scores", "selection"]
 
-Rounds = Sequence[Mapping[str, Any]]
+Rounds = Sequence[RoundRecord]
 Figures = Iterator[str]
 
 
@@ -46,19 +48,20 @@ class Runs:
         cells = row.cells.get(column, [])
         return {c.seed: self._rounds[c.id] for c in cells if c.id in self._rounds}
 
-    def have(self, key: str) -> bool:
-        """Tell whether any run has measured something."""
-        return any(key in rounds[-1] for rounds in self._rounds.values())
+    def have_auc(self) -> bool:
+        """Tell whether any run has measured the AUC."""
+        last = [rounds[-1].evaluation for rounds in self._rounds.values()]
+        return any(isfinite(evaluation.auc) for evaluation in last if evaluation)
 
 
-def curves(key: str, runs: Runs, column: str) -> Figures:
+def curves(key: Literal["accuracy", "auc"], runs: Runs, column: str) -> Figures:
     """Yield a picture for each method: it, and it with FLFA; all with one scale."""
     pictures = []
     for group in runs.groups.values():
         lines = []
         for style, row in enumerate(group):
             series = [
-                {r["round"]: 100 * r[key] for r in rounds if r.get(key) is not None}
+                {r.server_round: 100 * value for r, value in _measured(rounds, key)}
                 for rounds in runs.of(row, column).values()
             ]
             attributes = filter_by(runs.grid, row.axes)
@@ -76,6 +79,15 @@ def curves(key: str, runs: Runs, column: str) -> Figures:
             for line in lines
         )
         yield _figure(runs.grid, group, column, legend, picture)
+
+
+def _measured(
+    rounds: Rounds, key: Literal["accuracy", "auc"]
+) -> Iterator[tuple[RoundRecord, float]]:
+    for record in rounds:
+        value = nan if record.evaluation is None else getattr(record.evaluation, key)
+        if isfinite(value):
+            yield record, value
 
 
 def drift(runs: Runs, column: str) -> Figures:
@@ -125,10 +137,8 @@ def scores(runs: Runs, column: str) -> Figures:
     """Yield a map for each row with FLFA: the scores of its first finished seed."""
     for row in _all_rows(runs):
         for seed, rounds in list(runs.of(row, column).items())[:1]:
-            known = [v for line in rounds for v in line["scores"].values()]
-            if any(line["selected"] for line in rounds) and any(
-                score is not None for score in known
-            ):
+            known = [score for record in rounds for score in record.scores.values()]
+            if any(r.selected for r in rounds) and any(map(isfinite, known)):
                 text = f"{escape(row.label)}, seed {seed}; score"
                 picture, low, high = _score_map(rounds, row.label)
                 text += f' <span class="ramp">{low:.2f}<i></i>{high:.2f}</span>'
@@ -136,18 +146,18 @@ def scores(runs: Runs, column: str) -> Figures:
 
 
 def _score_map(rounds: Rounds, label: str) -> tuple[str, float, float]:
-    layers = dict.fromkeys(layer for line in rounds for layer in line["scores"])
-    layers |= dict.fromkeys(layer for line in rounds for layer in line["selected"])
+    layers = dict.fromkeys(layer for record in rounds for layer in record.scores)
+    layers |= dict.fromkeys(layer for record in rounds for layer in record.selected)
     index = {layer: i for i, layer in enumerate(layers)}
     values = np.full((len(index), len(rounds)), np.nan)
     marks = []
-    for at, line in enumerate(rounds):
-        for layer, score in line["scores"].items():
-            values[index[layer], at] = np.nan if score is None else score
-        marks += [(index[layer], at) for layer in line["selected"]]
+    for at, record in enumerate(rounds):
+        for layer, score in record.scores.items():
+            values[index[layer], at] = score
+        marks += [(index[layer], at) for layer in record.selected]
     title = f"scores by layer and round, {label}"
     picture = charts.heat_map(
-        list(index), values, marks, first_round=rounds[0]["round"], title=title
+        list(index), values, marks, first_round=rounds[0].server_round, title=title
     )
     return picture, float(np.nanmin(values)), float(np.nanmax(values))
 

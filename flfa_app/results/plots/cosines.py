@@ -1,5 +1,6 @@
 """The distribution of the layers' agreement in round 1."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,31 +13,31 @@ from flfa_app.results.plots.figure import (
     SMALL,
     TEXT,
     VERMILLION,
-    Rounds,
     message_figure,
     new_figure,
     save,
 )
+from flfa_app.results.records import RoundRecord
 from strategies.rules import skewness
 
 
-def plot_cosines(rounds: Rounds, path: Path, *, title: str) -> None:
+def plot_cosines(records: Sequence[RoundRecord], path: Path, *, title: str) -> None:
     """Draw a histogram of the cosine scores of round 1, with a stroke for each layer.
 
     Parameters
     ----------
-    rounds
-        Rows of the metrics log.
+    records
+        The rounds of a run.
     path
         PNG file to write; missing folders are created.
     title
         Heading of the picture.
     """
-    save(_cosines_figure(rounds, title), path)
+    save(_cosines_figure(records, title), path)
 
 
-def _cosines_figure(rounds: Rounds, title: str) -> Figure:
-    cosines = list(first_cosines(rounds).values())
+def _cosines_figure(records: Sequence[RoundRecord], title: str) -> Figure:
+    cosines = list(first_cosines(records).values())
     if not cosines:
         return message_figure("no layer scores in round 1", title)
     counts, edges = cosine_histogram(cosines)

@@ -6,7 +6,7 @@ unsafe; every picture is a free-standing `Figure` drawn with Agg.
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,6 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-
-Rounds = Sequence[Mapping[str, Any]]
 
 BLUE, VERMILLION = "#0072B2", "#D55E00"  # Okabe-Ito
 TEXT, SMALL = 11, 9  # font sizes in points
@@ -75,9 +73,3 @@ def short(name: str) -> str:
     """Return a name that fits beside an axis."""
     # The end of a dotted layer name is what tells it from its neighbours.
     return name if len(name) <= 30 else "…" + name[-29:]
-
-
-def number(value: float | None) -> float:
-    """Return a finite number or nan."""
-    number = math.nan if value is None else float(value)
-    return number if math.isfinite(number) else math.nan

@@ -1,6 +1,7 @@
 """Accuracy and drift over the rounds."""
 
 import math
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -11,36 +12,40 @@ from flfa_app.results.plots.figure import (
     SMALL,
     TEXT,
     VERMILLION,
-    Rounds,
     centred,
     new_figure,
-    number,
     round_axis,
     save,
 )
+from flfa_app.results.records import RoundRecord
 
 
-def plot_progress(rounds: Rounds, path: Path, *, title: str) -> None:
+def plot_progress(records: Sequence[RoundRecord], path: Path, *, title: str) -> None:
     """Draw test accuracy and local drift over the rounds.
 
     Parameters
     ----------
-    rounds
-        Rows of the metrics log; null accuracies and drifts are skipped.
+    records
+        The rounds of a run; those without an accuracy or a drift are skipped.
     path
         PNG file to write; missing folders are created.
     title
         Heading of the picture.
     """
-    save(_progress_figure(rounds, title), path)
+    save(_progress_figure(records, title), path)
 
 
-def _progress_figure(rounds: Rounds, title: str) -> Figure:
+def _progress_figure(records: Sequence[RoundRecord], title: str) -> Figure:
     fig = new_figure(8, 6, title)
     top, bottom = fig.subplots(2, 1, sharex=True)
-    accuracy = [(r, 100 * value) for r, value in _series(rounds, "accuracy")]
+    accuracy = _finite_points(
+        (record.server_round, 100 * record.evaluation.accuracy)
+        for record in records
+        if record.evaluation is not None
+    )
+    drift = _finite_points((record.server_round, record.drift) for record in records)
     _draw_line(top, accuracy, BLUE, "test accuracy (%)")
-    _draw_line(bottom, _series(rounds, "drift"), VERMILLION, "local drift H")
+    _draw_line(bottom, drift, VERMILLION, "local drift H")
     if accuracy:
         best_round, best = max(accuracy, key=lambda point: point[1])
         note = f"best {best:.1f} % (round {best_round}), last {accuracy[-1][1]:.1f} %"
@@ -49,8 +54,7 @@ def _progress_figure(rounds: Rounds, title: str) -> Figure:
     return fig
 
 
-def _series(rounds: Rounds, key: str) -> list[tuple[int, float]]:
-    points = [(int(row["round"]), number(row.get(key))) for row in rounds]
+def _finite_points(points: Iterable[tuple[int, float]]) -> list[tuple[int, float]]:
     return sorted(point for point in points if math.isfinite(point[1]))
 
 

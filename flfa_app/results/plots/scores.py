@@ -1,5 +1,7 @@
 """The agreement of every layer, round by round, with the chosen layers marked."""
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,15 +17,14 @@ from flfa_app.results.plots.figure import (
     MAP,
     SMALL,
     TEXT,
-    Rounds,
     message_figure,
     new_figure,
-    number,
     round_axis,
     save,
     short,
     tick_step,
 )
+from flfa_app.results.records import RoundRecord
 
 # Hatching tells a missing score from the map even without colour vision.
 _GAP: dict[str, Any] = {"facecolor": "0.75", "edgecolor": "0.5", "hatch": "////"}
@@ -39,38 +40,35 @@ class _ScoreTable(NamedTuple):
     marks: list[tuple[int, int]]
 
 
-def plot_scores(rounds: Rounds, path: Path, *, title: str) -> None:
+def plot_scores(records: Sequence[RoundRecord], path: Path, *, title: str) -> None:
     """Draw the cosine scores as a layers x rounds map with the selection marked.
 
     Parameters
     ----------
-    rounds
-        Rows of the metrics log; layers keep the order of their first mention.
+    records
+        The rounds of a run; layers keep the order of their first mention.
     path
         PNG file to write; missing folders are created.
     title
         Heading of the picture.
     """
-    save(_scores_figure(_score_table(rounds), title), path)
+    save(_scores_figure(_score_table(records), title), path)
 
 
-def _score_table(rounds: Rounds) -> _ScoreTable:
-    rows = {int(r["round"]): r for r in rounds if r.get("scores") or r.get("selected")}
+def _score_table(records: Sequence[RoundRecord]) -> _ScoreTable:
+    rows = {r.server_round: r for r in records if r.scores or r.selected}
     # Scores come first: they name every layer in model order, a selection does not.
-    names = [
-        name
-        for key in ("scores", "selected")
-        for row in rows.values()
-        for name in row.get(key) or ()
-    ]
-    index = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    scored = [name for record in rows.values() for name in record.scores]
+    selected = [name for record in rows.values() for name in record.selected]
+    index = {name: i for i, name in enumerate(dict.fromkeys([*scored, *selected]))}
     first, last = min(rows, default=1), max(rows, default=0)
     z = np.full((len(index), last - first + 1), np.nan)
     marks = []
-    for server_round, row in rows.items():
-        for name, score in (row.get("scores") or {}).items():
-            z[index[name], server_round - first] = number(score)
-        marks += [(server_round, index[name]) for name in row.get("selected") or ()]
+    for server_round, record in rows.items():
+        for name, score in record.scores.items():
+            if math.isfinite(score):
+                z[index[name], server_round - first] = score
+        marks += [(server_round, index[name]) for name in record.selected]
     return _ScoreTable(list(index), first, z, marks)
 
 

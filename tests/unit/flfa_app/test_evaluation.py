@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tracemalloc
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ def test_accuracy_and_loss_have_the_bits_they_always_had(samples: int) -> None:
     model, (images, labels) = network(), data(samples)
     figures = evaluate(model, images, labels)
     expected = accuracy_and_loss(model, images, labels)
-    assert (figures["accuracy"], figures["loss"]) == expected
+    assert (figures.accuracy, figures.loss) == expected
 
 
 @pytest.mark.parametrize("name", ["cnn", "mobilenet_v2", "resnet18"])
@@ -65,10 +66,10 @@ def test_auc_and_distances_are_those_of_logits_and_penultimate_features(
     hook.remove()
     probabilities = functional.softmax(logits.double(), 1).numpy()
     auc = roc_auc_score(labels.numpy(), probabilities, multi_class="ovr")
-    assert figures["auc"] == pytest.approx(auc, abs=1e-12)
+    assert figures.auc == pytest.approx(auc, abs=1e-12)
     distances = feature_distances(caught[0].numpy(), labels.numpy())
-    keys = ("intra-class", "inter-class", "separability")
-    assert [figures[key] for key in keys] == pytest.approx(list(distances), rel=1e-5)
+    measured = (figures.intra_class, figures.inter_class, figures.separability)
+    assert measured == pytest.approx(tuple(distances), rel=1e-5)
 
 
 def test_batches_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,8 +77,9 @@ def test_batches_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = evaluate(model, images, labels)
     monkeypatch.setattr(evaluation, "EVALUATION_BATCH", 7)
     parts = evaluate(model, images, labels)
-    assert parts.pop("extra-accuracy") == whole.pop("extra-accuracy") == {}
-    assert parts == pytest.approx(whole, rel=1e-5)
+    for field in fields(whole):
+        expected = getattr(whole, field.name)
+        assert getattr(parts, field.name) == pytest.approx(expected, rel=1e-5)
 
 
 def test_one_forward_pass_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,10 +95,8 @@ def test_extra_test_sets_have_their_own_accuracy() -> None:
     extra = {"shifted": data(30, seed=1), "other": data(600, seed=2)}
     figures = evaluate(model, *data(20), extra)
     expected = {k: accuracy_and_loss(model, *test)[0] for k, test in extra.items()}
-    assert figures["extra-accuracy"] == expected
-    assert {k: v for k, v in figures.items() if k != "extra-accuracy"} == {
-        k: v for k, v in evaluate(model, *data(20)).items() if k != "extra-accuracy"
-    }
+    assert figures.extra_accuracy == expected
+    assert replace(figures, extra_accuracy={}) == evaluate(model, *data(20))
 
 
 def test_the_model_stays_as_it_was() -> None:
@@ -132,7 +132,7 @@ def test_confident_predictions_are_still_told_apart() -> None:
 
     inputs, labels = torch.tensor([[30.0], [20.0]]), torch.tensor([0, 1])
     assert inputs.sigmoid()[0] == inputs.sigmoid()[1] == 1
-    assert evaluate(Fixed(), inputs, labels)["auc"] == 1
+    assert evaluate(Fixed(), inputs, labels).auc == 1
 
 
 def test_a_model_that_is_not_finite_is_measured_all_the_same() -> None:
@@ -140,8 +140,8 @@ def test_a_model_that_is_not_finite_is_measured_all_the_same() -> None:
     with torch.no_grad():
         model.get_submodule("conv3").weight.fill_(math.nan)
     figures = evaluate(model, *data(20))
-    assert figures["auc"] == 0.5
-    assert math.isnan(figures["separability"])
+    assert figures.auc == 0.5
+    assert math.isnan(figures.separability)
 
 
 def test_memory_grows_with_the_samples_and_not_with_their_square() -> None:

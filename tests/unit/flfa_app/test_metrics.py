@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, roc_auc_score
 
 from flfa_app.results import metrics
+from flfa_app.results.records import Evaluation, RoundRecord, Timing
 
 Array = NDArray[Any]
 
@@ -190,25 +191,28 @@ def test_distances_that_are_not_defined() -> None:
 )
 def test_score_is_the_mean_of_the_last_tenth(rounds: int, last: int) -> None:
     """Values 1..n: the last k have the mean n - (k - 1) / 2."""
-    rows = [{"accuracy": i, "auc": -i} for i in range(1, rounds + 1)]
-    assert metrics.last_rounds_score(rows) == rounds - (last - 1) / 2
-    assert metrics.last_rounds_score(rows, "auc") == (last - 1) / 2 - rounds
+    records = [
+        RoundRecord(i, Evaluation(accuracy=i, auc=-i)) for i in range(1, rounds + 1)
+    ]
+    mean = metrics.mean_of_last_rounds
+    assert mean(records, lambda e: e.accuracy) == rounds - (last - 1) / 2
+    assert mean(records, lambda e: e.auc) == (last - 1) / 2 - rounds
 
 
 def test_drift_reduction_pairs_by_round() -> None:
     """Only rounds 2 and 4 have a drift in both: 2 - 1.5 and 1 - 1.25."""
-    bp = [(1, 3.0), (2, 2.0), (3, None), (4, 1.0)]
+    bp = [(1, 3.0), (2, 2.0), (3, math.nan), (4, 1.0)]
     flfa = [(4, 1.25), (3, 1.0), (2, 1.5), (5, 1.0)]
-    bp_rows, flfa_rows = (
-        [{"round": i, "drift": drift} for i, drift in run] for run in (bp, flfa)
+    bp_records, flfa_records = (
+        [RoundRecord(i, drift=drift) for i, drift in run] for run in (bp, flfa)
     )
-    assert metrics.drift_reduction(bp_rows, flfa_rows) == {2: 0.5, 4: -0.25}
+    assert metrics.drift_reduction(bp_records, flfa_records) == {2: 0.5, 4: -0.25}
 
 
-def timed(*seconds: tuple[float, float]) -> list[dict[str, Any]]:
+def timed(*seconds: tuple[float, float]) -> list[RoundRecord]:
     """Rounds with the seconds of training and aggregation; evaluation takes 100."""
     return [
-        {"round": i, "seconds": {"train": t, "aggregate": a, "evaluate": 100.0}}
+        RoundRecord(i, timing=Timing(train=t, aggregate=a, evaluate=100.0))
         for i, (t, a) in enumerate(seconds, 1)
     ]
 
@@ -231,23 +235,23 @@ def test_relative_time_needs_a_round_in_common() -> None:
 
 def test_selection_frequency_counts_layers_by_block() -> None:
     """Five selections: a.0 twice and a.1 once, c.0 twice; b is never selected."""
-    scores = {"a.0": 0.1, "a.1": 0.2, "b.0": 0.3, "c.0": None}
-    selected = [[], ["c.0", "a.0"], ["a.1"], ["a.0", "c.0"]]
-    rows = [{"selected": names, "scores": scores} for names in selected]
-    got = metrics.selection_frequency(rows, lambda layer: layer[0])
+    scores = {"a.0": 0.1, "a.1": 0.2, "b.0": 0.3, "c.0": math.nan}
+    selected = [(), ("c.0", "a.0"), ("a.1",), ("a.0", "c.0")]
+    records = [RoundRecord(1, selected=names, scores=scores) for names in selected]
+    got = metrics.selection_frequency(records, lambda layer: layer[0])
     assert got == {"a": 3 / 5, "b": 0, "c": 2 / 5}
     assert list(got) == ["a", "b", "c"]
 
 
 def test_selection_frequency_without_a_selection() -> None:
-    rows = [{"selected": [], "scores": {"a": 0.5}}]
-    assert metrics.selection_frequency(rows, str) == {}
+    records = [RoundRecord(1, scores={"a": 0.5})]
+    assert metrics.selection_frequency(records, str) == {}
 
 
 def test_first_cosines_are_those_of_round_1_that_exist() -> None:
-    scores = {"a": 0.5, "b": None, "c": math.nan, "d": -1.0}
-    rows = [{"round": 2, "scores": {"a": 0.1}}, {"round": 1, "scores": scores}]
-    assert metrics.first_cosines(rows) == {"a": 0.5, "d": -1.0}
+    scores = {"a": 0.5, "b": math.nan, "c": math.inf, "d": -1.0}
+    records = [RoundRecord(2, scores={"a": 0.1}), RoundRecord(1, scores=scores)]
+    assert metrics.first_cosines(records) == {"a": 0.5, "d": -1.0}
     assert metrics.first_cosines([]) == {}
 
 

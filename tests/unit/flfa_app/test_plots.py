@@ -13,29 +13,27 @@ import pytest
 
 from flfa_app.results import plots
 from flfa_app.results.plots import cosines, partition, progress, scores
+from flfa_app.results.records import Evaluation, RoundRecord
 
 TITLE = "a run with a title"
 
 
-def make_rounds(n_layers: int, n_rounds: int) -> list[dict[str, Any]]:
+def make_rounds(n_layers: int, n_rounds: int) -> list[RoundRecord]:
     """Return a log whose round t selects every layer i with (i + t) % 3 == 0."""
     rng = np.random.default_rng(0)
     layers = [f"block{i}.conv" for i in range(n_layers)]
-    rows: list[dict[str, Any]] = [
-        {"round": 0, "accuracy": 0.1, "drift": None, "selected": [], "scores": {}}
-    ]
+    records = [RoundRecord(0, Evaluation(0.1))]
     for t in range(1, n_rounds + 1):
         chosen = [name for i, name in enumerate(layers) if t > 1 and (i + t) % 3 == 0]
-        rows.append(
-            {
-                "round": t,
-                "accuracy": None if t % 2 else 0.5,
-                "drift": 1 / t,
-                "selected": chosen,
-                "scores": {name: float(rng.uniform(-0.2, 0.9)) for name in layers},
-            }
+        record = RoundRecord(
+            t,
+            None if t % 2 else Evaluation(0.5),
+            drift=1 / t,
+            selected=tuple(chosen),
+            scores={name: float(rng.uniform(-0.2, 0.9)) for name in layers},
         )
-    return rows
+        records.append(record)
+    return records
 
 
 def png_size(path: Path) -> tuple[int, int]:
@@ -69,13 +67,13 @@ def test_run_pictures_at_every_size(tmp_path: Path, shape: tuple[int, int]) -> N
     [
         [],
         make_rounds(2, 0),
-        [{"round": 1, "accuracy": None, "drift": math.nan, "scores": {"a": None}}],
-        [{"round": 3, "accuracy": 0.5, "selected": ["fc"], "scores": None}],
-        [{"round": 1, "scores": {"a": math.nan, "b": math.inf}, "selected": ["b"]}],
+        [RoundRecord(1, Evaluation(math.nan), scores={"a": math.nan})],
+        [RoundRecord(3, Evaluation(0.5), selected=("fc",))],
+        [RoundRecord(1, scores={"a": math.nan, "b": math.inf}, selected=("b",))],
     ],
 )
 def test_run_pictures_with_missing_values(
-    tmp_path: Path, rounds: list[dict[str, Any]]
+    tmp_path: Path, rounds: list[RoundRecord]
 ) -> None:
     plots.plot_scores(rounds, tmp_path / "scores.png", title=TITLE)
     plots.plot_progress(rounds, tmp_path / "progress.png", title="")
@@ -131,9 +129,9 @@ def test_partition_thins_labels_and_counts_when_crowded() -> None:
 
 def test_score_table_keeps_model_order_gaps_and_skips_round_zero() -> None:
     rounds = [
-        {"round": 0, "selected": [], "scores": {}},
-        {"round": 1, "selected": [], "scores": {"z": 0.1, "a": None}},
-        {"round": 3, "selected": ["a"], "scores": {"z": math.nan, "a": -0.5}},
+        RoundRecord(0),
+        RoundRecord(1, scores={"z": 0.1, "a": math.nan}),
+        RoundRecord(3, scores={"z": math.inf, "a": -0.5}, selected=("a",)),
     ]
     table = scores._score_table(rounds)
     assert table.layers == ["z", "a"]
@@ -147,9 +145,9 @@ def test_score_table_keeps_model_order_gaps_and_skips_round_zero() -> None:
 def test_marks_are_the_selected_cells(shape: tuple[int, int]) -> None:
     rounds = make_rounds(*shape)
     expected = {
-        (row["round"], list(row["scores"]).index(name))
-        for row in rounds
-        for name in row["selected"]
+        (record.server_round, list(record.scores).index(name))
+        for record in rounds
+        for name in record.selected
     }
     assert expected
     fig = scores._scores_figure(scores._score_table(rounds), TITLE)
@@ -164,7 +162,7 @@ def test_map_cells_lie_under_their_rounds_and_layers() -> None:
     image = scores._scores_figure(scores._score_table(rounds), TITLE).axes[0].images[0]
     assert tuple(image.get_extent()) == (2.5, 7.5, 3.5, -0.5)
     drawn = np.asarray(image.get_array())
-    assert drawn[2, 0] == rounds[0]["scores"]["block2.conv"]
+    assert drawn[2, 0] == rounds[0].scores["block2.conv"]
 
 
 def test_progress_skips_rounds_that_were_not_measured() -> None:
@@ -180,8 +178,8 @@ def test_cosines_shows_bars_strokes_and_skewness() -> None:
 
     0.1, 0.1, 0.1, 0.2 are 0, 0, 0, 1 moved and scaled: skewness 2/√3 = 1.15.
     """
-    first = {"a": 0.1, "b": 0.1, "c": None, "d": 0.1, "e": 0.2}
-    rounds = [{"round": 1, "scores": first}, {"round": 2, "scores": {"a": 0.9}}]
+    first = {"a": 0.1, "b": 0.1, "c": math.nan, "d": 0.1, "e": 0.2}
+    rounds = [RoundRecord(1, scores=first), RoundRecord(2, scores={"a": 0.9})]
     ax, strip = cosines._cosines_figure(rounds, TITLE).axes
     bars = [(bar.get_x(), bar.get_width(), bar.get_height()) for bar in ax.patches]  # type: ignore[attr-defined]
     expected = [(0.1, 0.05, 3), (0.15, 0.05, 0), (0.2, 0.05, 1)]
@@ -193,7 +191,7 @@ def test_cosines_shows_bars_strokes_and_skewness() -> None:
 
 
 def test_missing_data_is_named_in_the_picture() -> None:
-    nothing = cosines._cosines_figure([{"round": 1, "scores": {"a": None}}], TITLE)
+    nothing = cosines._cosines_figure([RoundRecord(1)], TITLE)
     assert texts(nothing) == ["no layer scores in round 1"]
     empty = scores._scores_figure(scores._score_table([]), TITLE)
     assert texts(empty) == ["no layer scores: FLFA was off"]
@@ -235,9 +233,9 @@ def test_pyplot_stays_unimported_even_after_drawing(tmp_path: Path) -> None:
     script = (
         "import sys, pathlib\n"
         "from flfa_app.results import plots\n"
+        "from flfa_app.results.records import Evaluation, RoundRecord\n"
         "out = pathlib.Path(sys.argv[1])\n"
-        "row = {'round': 1, 'accuracy': 0.5, 'drift': 1.0,"
-        " 'selected': ['a'], 'scores': {'a': 0.5}}\n"
+        "row = RoundRecord(1, Evaluation(0.5), 1.0, ('a',), {'a': 0.5})\n"
         "plots.plot_progress([row], out / 'a.png', title='t')\n"
         "plots.plot_scores([row], out / 'b.png', title='t')\n"
         "plots.plot_partition([[1]], out / 'c.png', title='t')\n"

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from flfa_app.config import RunConfig
 from flfa_app.results import provenance
 from flfa_app.results import run_directory as results
 from flfa_app.results.provenance import git_commit
+from flfa_app.results.records import Evaluation, RoundRecord, Timing, Traffic
 from flfa_app.results.run_directory import RunDirectory
 from tests.federation import default_keys
 
@@ -27,19 +29,13 @@ def run_in(folder: Path, **keys: object) -> RunDirectory:
     return RunDirectory.create(config, 7)
 
 
-def row(accuracy: float, drift: float = 1.0) -> dict[str, object]:
-    return {
-        "round": 1,
-        "accuracy": accuracy,
-        "auc": 0.5,
-        "extra-accuracy": {},
-        "drift": drift,
-        "selected": [],
-        "scores": {},
-        "bytes-sent": 10,
-        "bytes-received": 20,
-        "seconds": {"train": 1.0, "aggregate": 0.5, "evaluate": 0.25},
-    }
+def record(accuracy: float, server_round: int = 1, **values: Any) -> RoundRecord:
+    return RoundRecord(
+        server_round,
+        **{"evaluation": Evaluation(accuracy, auc=0.5), "drift": 1.0} | values,
+        traffic=Traffic(bytes_sent=10, bytes_received=20),
+        timing=Timing(train=1.0, aggregate=0.5, evaluate=0.25),
+    )
 
 
 def test_summary_of_a_run(tmp_path: Path) -> None:
@@ -54,10 +50,12 @@ def test_summary_of_a_run(tmp_path: Path) -> None:
     run = run_in(tmp_path)
     scores = {"conv1": 0.0, "conv2": 0.0, "conv3": 0.0, "head": 1.0}
     for i in range(1, 21):
-        chosen = [] if i == 1 else ["conv2"] if i <= 4 else ["head"]
-        more = {"round": i, "selected": chosen, "scores": scores, "auc": 0.5 + i / 100}
-        extra = {"extra-accuracy": {"elsewhere": i / 200}}
-        run.add_round(row(i / 100) | more | extra)
+        chosen = () if i == 1 else ("conv2",) if i <= 4 else ("head",)
+        extra = {"elsewhere": i / 200}
+        measured = Evaluation(i / 100, auc=0.5 + i / 100, extra_accuracy=extra)
+        run.add_round(
+            record(0.0, i, evaluation=measured, selected=chosen, scores=scores)
+        )
         scores = {"conv1": 0.5, "conv2": 0.5, "conv3": 0.5, "head": 0.5}
     summary = run.write_summary({})
     assert summary == json.loads((run.path / "summary.json").read_text())
@@ -72,7 +70,7 @@ def test_summary_of_a_run(tmp_path: Path) -> None:
 
 def test_summary_without_scores(tmp_path: Path) -> None:
     run = run_in(tmp_path)
-    run.add_round(row(0.5) | {"scores": {"head": math.nan}})
+    run.add_round(record(0.5, scores={"head": math.nan}))
     summary = run.write_summary({})
     assert summary["round-1-skewness"] is None
     assert summary["selection-frequency"] == {}
@@ -82,7 +80,7 @@ def test_summary_is_written_whole_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = run_in(tmp_path)
-    run.add_round(row(0.5))
+    run.add_round(record(0.5))
 
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
@@ -100,9 +98,9 @@ def test_summary_is_written_whole_or_not_at_all(
 
 def test_a_line_is_on_disk_at_once_and_is_json(tmp_path: Path) -> None:
     run = run_in(tmp_path)
-    run.add_round({"round": 1, "drift": math.nan, "scores": {"fc": math.inf}})
-    line = (run.path / "metrics.jsonl").read_text()
-    assert json.loads(line) == {"round": 1, "drift": None, "scores": {"fc": None}}
+    run.add_round(RoundRecord(1, drift=math.nan, scores={"fc": math.inf}))
+    line = json.loads((run.path / "metrics.jsonl").read_text())
+    assert (line["round"], line["drift"], line["scores"]) == (1, None, {"fc": None})
 
 
 @contextmanager
@@ -124,11 +122,11 @@ def test_a_line_is_written_whole_or_not_at_all(
     """Both short lines and those that are longer than Python's buffer of 8 KiB."""
     run = run_in(tmp_path)
     for _ in range(before):
-        run.add_round(row(0.5))
+        run.add_round(record(0.5))
     metrics = run.path / "metrics.jsonl"
     content = metrics.read_bytes() if before else b""
-    new = row(0.75) | {"round": 2, "scores": {f"layer{i}": 0.5 for i in range(layers)}}
-    length = len(json.dumps(new))
+    new = record(0.75, 2, scores={f"layer{i}": 0.5 for i in range(layers)})
+    length = len(new.to_line())
     assert (length > 8192) == (layers == 2000)
     with (
         files_no_longer_than(len(content) + length // 2),
@@ -136,7 +134,7 @@ def test_a_line_is_written_whole_or_not_at_all(
     ):
         run.add_round(new)
     assert metrics.read_bytes() == content
-    assert len(run.rows) == before
+    assert len(run.records) == before
     run.add_round(new)  # there is room again
     lines = metrics.read_text().splitlines()
     assert [json.loads(line)["round"] for line in lines] == [1, 2][1 - before :]
@@ -147,7 +145,7 @@ def test_the_best_round_is_one_whose_model_is_there(tmp_path: Path) -> None:
     run = run_in(tmp_path)
     assert run.best_round == 0
     for i, accuracy in enumerate([0.9, 0.5, 0.8, 0.7, 0.7], start=1):
-        run.add_round(row(accuracy) | {"round": i})
+        run.add_round(record(accuracy, i))
     assert run.best_round == 1
     run.lost_models |= {1, 3}
     assert run.best_round == 4
@@ -193,7 +191,7 @@ def test_git_commit_is_that_of_the_same_source(tmp_path: Path) -> None:
 def test_the_model_is_readable_by_others(tmp_path: Path) -> None:
     run = run_in(tmp_path)
     run.save_model({"w": torch.arange(3.0)})
-    run.add_round(row(0.5))
+    run.add_round(record(0.5))
     modes = {path.stat().st_mode & 0o777 for path in run.path.iterdir()}
     assert len(modes) == 1
 

@@ -2,11 +2,15 @@ from __future__ import annotations
 
 import pytest
 
+from flfa_app.results.records import Evaluation, RoundRecord
 from flfa_app.server.stopping import reason_to_stop
 
 
-def rows(*accuracies: float) -> list[dict[str, float]]:
-    return [{"round": i, "accuracy": a} for i, a in enumerate(accuracies, 1)]
+def records(*accuracies: float | None) -> list[RoundRecord]:
+    return [
+        RoundRecord(i, None if accuracy is None else Evaluation(accuracy))
+        for i, accuracy in enumerate(accuracies, 1)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -27,22 +31,21 @@ def test_when_a_run_stops(
     accuracies: tuple[float, ...], patience: int, target: float, stops: bool
 ) -> None:
     reason = reason_to_stop(
-        rows(*accuracies), patience=patience, target_accuracy=target
+        records(*accuracies), patience=patience, target_accuracy=target
     )
     assert (reason is not None) == stops
 
 
 def test_the_reason_names_key_and_value() -> None:
-    reason = reason_to_stop(rows(0.3, 0.2, 0.1), patience=2, target_accuracy=0.0)
+    reason = reason_to_stop(records(0.3, 0.2, 0.1), patience=2, target_accuracy=0.0)
     assert reason == "no better accuracy than 0.3000 of round 1 in 2 rounds (patience)"
-    reason = reason_to_stop(rows(0.3), patience=0, target_accuracy=0.25)
+    reason = reason_to_stop(records(0.3), patience=0, target_accuracy=0.25)
     assert reason == "round 1 has reached target-accuracy, 0.25: 0.3000"
 
 
 def test_rounds_without_an_evaluation_count_for_patience() -> None:
     """Round 2 is the best; round 6, the next evaluation, is four rounds later."""
-    some: list[dict[str, float]] = [{"round": i} for i in range(1, 7)]
-    some[1]["accuracy"], some[5]["accuracy"] = 0.5, 0.4
+    some = records(None, 0.5, None, None, None, 0.4)
     assert reason_to_stop(some[:5], patience=3, target_accuracy=0.0) is None
     reason = reason_to_stop(some, patience=4, target_accuracy=0.0)
     assert reason == "no better accuracy than 0.5000 of round 2 in 4 rounds (patience)"

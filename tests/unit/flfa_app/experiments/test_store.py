@@ -78,7 +78,7 @@ def test_a_finished_cell(results: Results) -> None:
     finish(results, first)
     assert results.status(first) == "finished"
     assert results.summary(first) == {"score": 0.75}
-    assert [row["round"] for row in results.rounds(first)] == [1, 2]
+    assert [record.server_round for record in results.rounds(first)] == [1, 2]
     assert results.matches(first)
     assert results.status(second) == "missing"
 
