@@ -1,34 +1,26 @@
-"""The methods: one line each."""
+"""The methods that ``algorithm`` can name: one line each."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from clients import (
-    FedACGTrainer,
-    FedDynTrainer,
-    FedLCTrainer,
-    FedProxTrainer,
-    FedRSTrainer,
-    FedSOLTrainer,
-    LocalTrainer,
-    MOONTrainer,
-    ScaffoldTrainer,
-)
-from strategies import (
-    FLFAMOON,
-    FLFAFedACG,
-    FLFAFedAvg,
-    FLFAFedDyn,
-    FLFAFedLC,
-    FLFAFedProx,
-    FLFAFedRS,
-    FLFAFedSOL,
-    FLFAScaffold,
-    FLFAServerMomentum,
-    LayerSelection,
-)
+from strategies import LayerSelection
+from strategies.methods.fedacg import FLFAFedACG
+from strategies.methods.fedavg import FLFAFedAvg
+from strategies.methods.feddyn import FLFAFedDyn
+from strategies.methods.fedlc import FLFAFedLC
+from strategies.methods.fedprox import FLFAFedProx
+from strategies.methods.fedrs import FLFAFedRS
+from strategies.methods.fedsol import FLFAFedSOL
+from strategies.methods.momentum import FLFAServerMomentum
+from strategies.methods.moon import FLFAMOON
+from strategies.methods.scaffold import FLFAScaffold
+from strategies.options import Option, options_of
+
+if TYPE_CHECKING:
+    from clients import LocalTrainer
 
 __all__ = ["ALGORITHMS", "Method"]
 
@@ -36,73 +28,80 @@ __all__ = ["ALGORITHMS", "Method"]
 class Method(NamedTuple):
     """The two sides of a federated method.
 
-    ``keys`` names the run-config key of each of the strategy's own arguments; what the
-    clients need to know travels in the messages. ``needs`` are arguments the app knows:
-    ``parameters`` (their names) and ``num_clients``. ``neutral`` are the keys that make
-    the method FedAvg, bit for bit, if there are any.
+    Parameters
+    ----------
+    strategy : type[LayerSelection]
+        The server side. It declares the method's display name and its options.
+    trainer_path : str
+        Module and class of the client side. It is imported when it is needed: commands
+        that only check a config need not wait for torch.
     """
 
     strategy: type[LayerSelection]
-    trainer: type[LocalTrainer] = LocalTrainer
-    keys: Mapping[str, str] = {}
-    needs: tuple[str, ...] = ()
-    neutral: Mapping[str, Any] | None = None
+    trainer_path: str = "clients.trainer:LocalTrainer"
+
+    @property
+    def display_name(self) -> str:
+        """The method's name as papers spell it."""
+        name: str = getattr(self.strategy, "display_name", self.strategy.__name__)
+        return name
+
+    @property
+    def options(self) -> tuple[Option[Any], ...]:
+        """The options of the strategy class."""
+        return options_of(self.strategy)
+
+    @property
+    def fedavg_keys(self) -> dict[str, Any]:
+        """The keys that make the method FedAvg, bit for bit; empty if none do."""
+        return {x.key: x.fedavg for x in self.options if x.fedavg is not None}
+
+    @property
+    def trainer(self) -> type[LocalTrainer]:
+        """The client side."""
+        trainer: type[LocalTrainer] = resolve_name(self.trainer_path)
+        return trainer
 
     @property
     def keeps_client_state(self) -> bool:
-        """Whether clients keep something between rounds."""
+        """Whether clients keep state between rounds."""
+        from clients import LocalTrainer
+
         return self.trainer.state is not LocalTrainer.state
 
     def build_strategy(
-        self, config: Mapping[str, Any], known: Mapping[str, Any], **selection: Any
+        self,
+        run_config: Mapping[str, Any],
+        derived: Mapping[str, Any],
+        **selection: Any,
     ) -> LayerSelection:
-        """Build the server side from the run config and what the app knows."""
-        own = {argument: config[key] for argument, key in self.keys.items()}
-        own |= {argument: known[argument] for argument in self.needs}
-        return self.strategy(**own, **selection)
+        """Build the server side.
 
+        Parameters
+        ----------
+        run_config : Mapping[str, Any]
+            Has the key of each option.
+        derived : Mapping[str, Any]
+            ``parameters`` (their names) and ``num_clients``. The strategy gets those of
+            them that it has arguments for.
+        **selection : Any
+            Arguments of :class:`~strategies.LayerSelection` and FedAvg.
+        """
+        arguments = {x.argument: run_config[x.key] for x in self.options}
+        for name in getattr(self.strategy, "derived_arguments", ()):
+            arguments[name] = derived[name]
+        return self.strategy(**arguments, **selection)
 
-PARAMETERS = ("parameters",)
-PER_CLIENT = ("parameters", "num_clients")
-
-_MOMENTUM = {
-    "form": "fedavgm-form",
-    "server_momentum": "fedavgm-momentum",
-    "server_learning_rate": "fedavgm-learning-rate",
-}
-_MOON = {"mu": "moon-mu", "temperature": "moon-temperature"}
-_SOL = {"rho": "fedsol-rho", "variant": "fedsol-variant", "part": "fedsol-part"}
-_RS = {"alpha": "fedrs-alpha", "variant": "fedrs-variant"}
-_ACG = {"lookahead": "fedacg-lambda", "beta": "fedacg-beta"}
-_SCAFFOLD = {"global_learning_rate": "scaffold-learning-rate"}
 
 ALGORITHMS: dict[str, Method] = {
-    "fedavg": Method(FLFAFedAvg, neutral={}),
-    "fedprox": Method(
-        FLFAFedProx,
-        FedProxTrainer,
-        {"proximal_mu": "fedprox-mu"},
-        neutral={"fedprox-mu": 0.0},
-    ),
-    "fedavgm": Method(
-        FLFAServerMomentum,
-        keys=_MOMENTUM,
-        needs=PARAMETERS,
-        neutral={"fedavgm-momentum": 0.0},
-    ),
-    "moon": Method(FLFAMOON, MOONTrainer, _MOON, neutral={"moon-mu": 0.0}),
-    "fedsol": Method(FLFAFedSOL, FedSOLTrainer, _SOL, neutral={"fedsol-rho": 0.0}),
-    "fedrs": Method(FLFAFedRS, FedRSTrainer, _RS, neutral={"fedrs-alpha": 1.0}),
-    "fedlc": Method(
-        FLFAFedLC, FedLCTrainer, {"tau": "fedlc-tau"}, neutral={"fedlc-tau": 0.0}
-    ),
-    "fedacg": Method(
-        FLFAFedACG,
-        FedACGTrainer,
-        _ACG,
-        PARAMETERS,
-        neutral={"fedacg-lambda": 0.0, "fedacg-beta": 0.0},
-    ),
-    "feddyn": Method(FLFAFedDyn, FedDynTrainer, {"alpha": "feddyn-alpha"}, PER_CLIENT),
-    "scaffold": Method(FLFAScaffold, ScaffoldTrainer, _SCAFFOLD, PER_CLIENT),
+    "fedavg": Method(FLFAFedAvg),
+    "fedprox": Method(FLFAFedProx, "clients.methods.fedprox:FedProxTrainer"),
+    "fedavgm": Method(FLFAServerMomentum),
+    "moon": Method(FLFAMOON, "clients.methods.moon:MOONTrainer"),
+    "fedsol": Method(FLFAFedSOL, "clients.methods.fedsol:FedSOLTrainer"),
+    "fedrs": Method(FLFAFedRS, "clients.methods.fedrs:FedRSTrainer"),
+    "fedlc": Method(FLFAFedLC, "clients.methods.fedlc:FedLCTrainer"),
+    "fedacg": Method(FLFAFedACG, "clients.methods.fedacg:FedACGTrainer"),
+    "feddyn": Method(FLFAFedDyn, "clients.methods.feddyn:FedDynTrainer"),
+    "scaffold": Method(FLFAScaffold, "clients.methods.scaffold:ScaffoldTrainer"),
 }

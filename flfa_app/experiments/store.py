@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from flfa_app.config import KEYS
 from flfa_app.errors import ConfigError
 from flfa_app.experiments.files import read_json, read_rounds, write_json
 from flfa_app.results.records import RoundRecord
@@ -32,11 +33,7 @@ __all__ = [
 GRID = "grid.json"
 CELLS = "cells"
 LOGS = "logs"
-# Where a run finds and puts its files, how long it waits, what it draws: not what comes
-# out. The run makes paths absolute, so they would differ even where they are the same.
-NOT_SETTINGS = frozenset(
-    {"output-dir", "data-dir", "state-dir", "round-timeout", "pictures"}
-)
+NOT_SETTINGS = {name for name, key in KEYS.items() if not key.changes_results}
 
 Status = Literal["finished", "failed", "missing"]
 

@@ -23,7 +23,7 @@ from uuid import uuid4
 
 import tomli_w
 
-from flfa_app.config import AUTO
+from flfa_app.config import AUTO, KEYS
 from flfa_app.launch.processes import (
     connection_to,
     flwr,
@@ -45,7 +45,6 @@ __all__ = [
 ]
 
 START_TIMEOUT = 60.0
-PATHS = ("data-dir", "state-dir", "resume")
 Link = TypeVar("Link", bound="SuperLink")
 
 
@@ -64,7 +63,7 @@ def absolute_paths(run_config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a config whose paths mean the same in the SuperLink's folder as here."""
     return {
         key: str(Path(value).expanduser().resolve())
-        if key in PATHS and value not in ("", AUTO)
+        if KEYS[key].is_path and value not in ("", AUTO)
         else value
         for key, value in run_config.items()
     }

@@ -7,40 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flfa_app.config import AUTO, RunConfig
+from flfa_app.config import AUTO, KEYS, RunConfig
 from flfa_app.data import Images
 from flfa_app.errors import ConfigError
 from flfa_app.results.checkpoint import Checkpoint, Checkpoints
 
 __all__ = ["about_data", "check_goes_on", "check_same_run", "run_to_resume"]
 
-# What may be another than before: it does not change what a round computes. All others
-# must be the same, or it would be another run.
-MAY_CHANGE = frozenset(
-    {
-        "num-server-rounds",
-        "output-dir",
-        "pictures",
-        "diagnostics",
-        "data-dir",
-        "report-label-counts",
-        "min-available-nodes",
-        "device",
-        "threads-per-client",
-        "evaluate-every",
-        "round-timeout",
-        "min-replies",
-        "round-attempts",
-        "max-examples",
-        "max-update-norm",
-        "checkpoint-every",
-        "keep-checkpoints",
-        "resume",
-        "state-dir",
-        "patience",
-        "target-accuracy",
-    }
-)
+MAY_CHANGE = {name for name, key in KEYS.items() if key.may_change_on_resume}
 
 
 def run_to_resume(config: RunConfig) -> Path | None:

@@ -1,4 +1,4 @@
-"""What the server sides of the methods share."""
+"""Base class of the methods that change the server's step or configure the clients."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 
 from ..aggregation import OnePassFedAvg
 from ..decoding import Decoded, encoded
+from ..options import options_of
 from ..state import ServerState, joined, parted
 
 __all__ = ["Arrays", "FedMethod", "Reply", "uniform_mean"]
@@ -20,14 +21,14 @@ __all__ = ["Arrays", "FedMethod", "Reply", "uniform_mean"]
 Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 
 STATISTICS = ("running_mean", "running_var")
-"""The last part of the names of BatchNorm's floating buffers."""
+"""Last part of the names of BatchNorm's floating-point buffers."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What one client has sent back: its parameters and its metrics.
+    """The parameters and the metrics in one client's reply.
 
-    The parameters are read-only, and decoded each time they are asked for.
+    The parameters are read-only. They are decoded at each access.
     """
 
     arrays: Mapping[str, npt.NDArray[Any]]
@@ -35,26 +36,35 @@ class Reply:
 
 
 class FedMethod(OnePassFedAvg):
-    """FedAvg with hooks for what a method does on the server.
+    """FedAvg with hooks for the method's own step on the server.
 
-    Flower's weighted mean stays as it is for everything but the parameters: buffers
-    (BatchNorm's statistics) have no gradient, and a momentum could push a variance
+    A method declares its options as class attributes of type
+    :class:`~..options.Option`. Those that the clients need are added to the config of
+    each train message.
+
+    Only parameters take part in a method's step. Buffers (BatchNorm's statistics) keep
+    Flower's weighted mean: they have no gradient, and a momentum could push a variance
     below zero.
 
     Parameters
     ----------
     parameters : Collection[str], optional
-        The arrays that are parameters (``dict(model.named_parameters())``). If it is
-        not given: all floating ones but BatchNorm's statistics, which are known by
-        their names. A model with other floating buffers should name its parameters.
+        Names of the arrays that are parameters (``dict(model.named_parameters())``). By
+        default these are all floating-point arrays except BatchNorm's statistics, which
+        are recognised by their names. A model with other floating-point buffers should
+        name its parameters.
     **fedavg : Any
-        For FedAvg.
+        Arguments of FedAvg.
     """
 
+    display_name: ClassVar[str]
+    """The method's name as papers spell it."""
+    derived_arguments: ClassVar[tuple[str, ...]] = ("parameters",)
+    """Arguments that follow from the model and the federation, not from a choice."""
     state_names: ClassVar[tuple[str, ...]] = ()
-    """The attributes, arrays by name, that a method carries from round to round."""
+    """Attributes (arrays by name) that a method carries from round to round."""
     reply_metrics: ClassVar[tuple[str, ...]] = ()
-    """The metrics of a reply that the method needs; each above 0."""
+    """Metrics that each reply must have, each above 0."""
 
     def __init__(
         self, *, parameters: Collection[str] | None = None, **fedavg: Any
@@ -66,21 +76,25 @@ class FedMethod(OnePassFedAvg):
         self._sent: Arrays = {}
 
     def server_state(self) -> ServerState:
-        """Return what the next round depends on besides the global model."""
+        """Return the state that the next round needs besides the global model."""
         groups = {name: getattr(self, name) for name in self.state_names}
         return ServerState(joined(groups), {})
 
     def load_server_state(self, state: ServerState) -> None:
-        """Take up what :meth:`server_state` has returned, in a new strategy."""
+        """Restore the state that :meth:`server_state` has returned."""
         for name in self.state_names:
             setattr(self, name, parted(state.arrays, name))
 
     def client_settings(self) -> dict[str, Any]:
-        """Return what the clients need to know, for the message's config."""
-        return {}
+        """Return the options that the clients need, under their message keys."""
+        return {
+            option.message_key: getattr(self, option.argument)
+            for option in options_of(type(self))
+            if option.message_key
+        }
 
     def arrays_to_send(self, arrays: ArrayRecord) -> ArrayRecord:
-        """Return what the clients start from, if it is not the global model."""
+        """Return the arrays that are sent; a method may send others than the model."""
         return arrays
 
     def server_step(
@@ -88,7 +102,7 @@ class FedMethod(OnePassFedAvg):
     ) -> Arrays:
         """Return new parameters, given those sent, their mean and the replies.
 
-        Parameters that are not returned stay the mean, bit for bit. What is given is
+        Parameters that are not returned keep the mean, bit for bit. All arguments are
         read-only.
         """
         return {}
@@ -99,7 +113,7 @@ class FedMethod(OnePassFedAvg):
         """Configure the next round of federated training."""
         config.update(self.client_settings())
         if self.parameters is None:
-            # Settled once: a counter that is averaged comes back as a float.
+            # Only in the first round: the mean of integer counters is floating-point.
             self.parameters = frozenset(
                 name
                 for name, array in arrays.items()
@@ -113,7 +127,7 @@ class FedMethod(OnePassFedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Average as FedAvg does, then take the method's own step."""
+        """Average as FedAvg does, then take the method's step."""
         replies = list(replies)
         mean, metrics = super().aggregate_train(server_round, replies)
         if mean is None or type(self).server_step is FedMethod.server_step:
@@ -133,7 +147,7 @@ class FedMethod(OnePassFedAvg):
 
 
 def uniform_mean(replies: Sequence[Reply]) -> Arrays:
-    """Return the mean in which every client counts alike, summed as Flower does it."""
+    """Return the unweighted mean of the replies, summed in Flower's order."""
     share = 1 / len(replies)
     mean = {name: values * share for name, values in replies[0].arrays.items()}
     for reply in replies[1:]:

@@ -8,46 +8,63 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
+from ..options import Number, Option
 from ..selection import LayerSelection
 from .base import Arrays, FedMethod, Reply
 
-__all__ = ["FEDACG_BETA", "FLFAFedACG", "FedACG"]
-
-FEDACG_BETA = "fedacg-beta"
+__all__ = ["FLFAFedACG", "FedACG"]
 
 
 class FedACG(FedMethod):
     """Clients start from a look-ahead along the server's momentum.
 
-    Sent: ``W + lambda m`` on the parameters, ``m`` the last change of the global model
-    W; W itself is the mean of the replies, is returned, evaluated and saved. The
-    clients add ``beta (w - sent)`` to the gradient. ``lambda = beta = 0`` is FedAvg.
+    The server sends ``W + lambda m`` for the parameters, ``m`` being the last change of
+    the global model W. W itself is the mean of the replies; it is returned, evaluated
+    and saved. The clients add ``beta (w - sent)`` to the gradient.
+    ``lambda = beta = 0`` is FedAvg.
 
     Parameters
     ----------
-    lookahead : float (default: 0.85)
-        lambda, the authors' value.
-    beta : float (default: 0.002)
-        The authors' 0.001 is on the square without a half.
+    lookahead : float
+        lambda. The default is the authors' value.
+    beta : float
+        Strength of the clients' pull. The default is the authors' 0.001, which they
+        apply to the square without a half.
     **method : Any
-        For :class:`~.base.FedMethod`. Clients are weighted by their number of
-        samples; the authors' equal splits weight them alike.
+        Arguments of :class:`~.base.FedMethod`. Clients are weighted by their number of
+        samples; the authors have clients of equal size.
     """
 
+    display_name = "FedACG"
+    lookahead = Option(
+        "fedacg-lambda",
+        0.85,
+        Number(least=0, below=1),
+        "look-ahead along the server's momentum",
+        fedavg=0.0,
+    )
+    beta = Option(
+        "fedacg-beta",
+        0.002,
+        Number(least=0),
+        "pull towards the look-ahead",
+        fedavg=0.0,
+        to_clients=True,
+    )
     state_names = ("previous", "momentum")
 
     def __init__(
-        self, *, lookahead: float = 0.85, beta: float = 0.002, **method: Any
+        self,
+        *,
+        lookahead: float = lookahead.default,
+        beta: float = beta.default,
+        **method: Any,
     ) -> None:
         super().__init__(**method)
-        self.lookahead = float(lookahead)
-        self.beta = float(beta)
+        self.lookahead = lookahead
+        self.beta = beta
         self.previous: Arrays = {}
         self.momentum: Arrays = {}
-
-    def client_settings(self) -> dict[str, Any]:
-        """Tell the clients beta."""
-        return {FEDACG_BETA: self.beta}
 
     def arrays_to_send(self, arrays: ArrayRecord) -> ArrayRecord:
         """Return the look-ahead."""
@@ -65,7 +82,7 @@ class FedACG(FedMethod):
     def server_step(
         self, sent: Arrays, mean: Arrays, replies: Sequence[Reply]
     ) -> Arrays:
-        """Take the mean as it is; remember how far it is from the last one."""
+        """Keep the mean; remember its difference from the last one."""
         self.momentum = {k: mean[k] - self.previous[k] for k in mean}
         self.previous = mean
         return {}

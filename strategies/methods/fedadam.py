@@ -15,17 +15,17 @@ class FLFAFedAdam(LayerSelection, FedAdam, OnePassFedAvg):
     """Flower's ``FedAdam`` with FLFA; ``rule="none"`` is Flower's own.
 
     Layers are scored relative to the weights that were sent, before the Adam step.
-    As in Flower, every array takes part in it, BatchNorm's statistics included.
+    As in Flower, it changes every array, BatchNorm's statistics included.
     """
 
     def server_state(self) -> ServerState:
-        """Return what the next round depends on besides the global model."""
+        """Return the state that the next round needs besides the global model."""
         arrays, values = super().server_state()
         moments = joined({"m_t": self.m_t or {}, "v_t": self.v_t or {}})
         return ServerState({**arrays, **moments}, values)
 
     def load_server_state(self, state: ServerState) -> None:
-        """Take up what :meth:`server_state` has returned, in a new strategy."""
+        """Restore the state that :meth:`server_state` has returned."""
         super().load_server_state(state)
         self.m_t = parted(state.arrays, "m_t") or None
         self.v_t = parted(state.arrays, "v_t") or None

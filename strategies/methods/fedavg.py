@@ -10,3 +10,5 @@ __all__ = ["FLFAFedAvg"]
 
 class FLFAFedAvg(LayerSelection, OnePassFedAvg):
     """Flower's ``FedAvg`` with FLFA; ``rule="none"`` is Flower's ``FedAvg``."""
+
+    display_name = "FedAvg"

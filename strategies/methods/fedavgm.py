@@ -15,19 +15,19 @@ class FLFAFedAvgM(LayerSelection, FedAvgM, OnePassFedAvg):
     """Flower's ``FedAvgM`` (heavy ball) with FLFA; ``rule="none"`` is Flower's own.
 
     Layers are scored relative to the weights that were sent, before the momentum step.
-    As in Flower, every array takes part in it, BatchNorm's statistics included;
+    As in Flower, it changes every array, BatchNorm's statistics included;
     :class:`~.momentum.FLFAServerMomentum` moves parameters only.
     """
 
     def server_state(self) -> ServerState:
-        """Return what the next round depends on besides the global model."""
+        """Return the state that the next round needs besides the global model."""
         arrays, values = super().server_state()
-        # Flower keeps it by position.
+        # Flower's vector is a list, without names.
         vector = {str(i): array for i, array in enumerate(self.momentum_vector or [])}
         return ServerState({**arrays, **joined({"momentum": vector})}, values)
 
     def load_server_state(self, state: ServerState) -> None:
-        """Take up what :meth:`server_state` has returned, in a new strategy."""
+        """Restore the state that :meth:`server_state` has returned."""
         super().load_server_state(state)
         vector = parted(state.arrays, "momentum")
         self.momentum_vector = [vector[str(i)] for i in range(len(vector))] or None

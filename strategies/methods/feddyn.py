@@ -7,42 +7,48 @@ from typing import Any
 
 import numpy as np
 
+from ..options import Number, Option, WholeNumber
 from ..selection import LayerSelection
 from .base import Arrays, FedMethod, Reply, uniform_mean
 
-__all__ = ["FEDDYN_ALPHA", "FLFAFedDyn", "FedDyn"]
-
-FEDDYN_ALPHA = "feddyn-alpha"
+__all__ = ["FLFAFedDyn", "FedDyn"]
 
 
 class FedDyn(FedMethod):
     """Dynamic regularisation: ``W = mean(w_i) + H``, ``H += sum(w_i - sent) / N``.
 
-    H, the mean of the clients' dual variables, is updated first. Clients count alike,
-    as in the paper. ``alpha`` is known to the clients only; with ``alpha = 0`` their
-    training is FedAvg's, but the server's step is not.
+    H, the mean of the clients' dual variables, is updated first. All clients have the
+    same weight, as in the paper. Only the clients use ``alpha``: with ``alpha = 0``
+    they train as in FedAvg, but the server's step is not FedAvg's.
 
     Parameters
     ----------
     num_clients : int
-        N, all clients of the federation.
-    alpha : float (default: 0.01)
-        The authors' value for CIFAR-10.
+        N, the number of clients of the federation.
+    alpha : float
+        Strength of the regularisation. The default is the authors' value for CIFAR-10.
     **method : Any
-        For :class:`~.base.FedMethod`.
+        Arguments of :class:`~.base.FedMethod`.
     """
 
+    display_name = "FedDyn"
+    alpha = Option(
+        "feddyn-alpha",
+        0.01,
+        Number(least=0),
+        "strength of the dynamic regularisation",
+        to_clients=True,
+    )
+    derived_arguments = ("parameters", "num_clients")
     state_names = ("dual",)
 
-    def __init__(self, *, num_clients: int, alpha: float = 0.01, **method: Any) -> None:
+    def __init__(
+        self, *, num_clients: int, alpha: float = alpha.default, **method: Any
+    ) -> None:
         super().__init__(**method)
-        self.num_clients = int(num_clients)
-        self.alpha = float(alpha)
+        self.num_clients = WholeNumber(1).convert("num_clients", num_clients)
+        self.alpha = alpha
         self.dual: Arrays = {}
-
-    def client_settings(self) -> dict[str, Any]:
-        """Tell the clients alpha."""
-        return {FEDDYN_ALPHA: self.alpha}
 
     def server_step(
         self, sent: Arrays, mean: Arrays, replies: Sequence[Reply]

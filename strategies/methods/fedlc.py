@@ -4,32 +4,38 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..options import Number, Option
 from ..selection import LayerSelection
 from .base import FedMethod
 
-__all__ = ["FEDLC_TAU", "FLFAFedLC", "FedLC"]
-
-FEDLC_TAU = "fedlc-tau"
+__all__ = ["FLFAFedLC", "FedLC"]
 
 
 class FedLC(FedMethod):
-    """FedAvg whose clients calibrate the logits by their class counts; 0 is FedAvg.
+    """FedAvg whose clients calibrate the logits by their class counts.
 
     Parameters
     ----------
-    tau : float (default: 1.0)
-        Strength, as in FL-bench and FedACG's code; the paper gives no value.
+    tau : float
+        Strength of the calibration; 0 is FedAvg. The default is that of FL-bench and of
+        FedACG's code; the paper gives no value.
     **method : Any
-        For :class:`~.base.FedMethod`.
+        Arguments of :class:`~.base.FedMethod`.
     """
 
-    def __init__(self, *, tau: float = 1.0, **method: Any) -> None:
+    display_name = "FedLC"
+    tau = Option(
+        "fedlc-tau",
+        1.0,
+        Number(least=0),
+        "strength of the calibration by class counts",
+        fedavg=0.0,
+        to_clients=True,
+    )
+
+    def __init__(self, *, tau: float = tau.default, **method: Any) -> None:
         super().__init__(**method)
         self.tau = tau
-
-    def client_settings(self) -> dict[str, Any]:
-        """Tell the clients tau."""
-        return {FEDLC_TAU: self.tau}
 
 
 class FLFAFedLC(LayerSelection, FedLC):

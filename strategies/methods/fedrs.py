@@ -4,41 +4,55 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..options import Number, OneOf, Option
 from ..selection import LayerSelection
 from .base import FedMethod
 
-__all__ = ["FEDRS_ALPHA", "FEDRS_VARIANT", "FLFAFedRS", "FedRS"]
-
-FEDRS_ALPHA = "fedrs-alpha"
-FEDRS_VARIANT = "fedrs-variant"
+__all__ = ["FLFAFedRS", "FedRS"]
 
 
 class FedRS(FedMethod):
-    """FedAvg whose clients scale the logits of classes they lack; 1 is FedAvg.
+    """FedAvg whose clients scale the logits of the classes they lack.
 
     Parameters
     ----------
-    alpha : float (default: 0.5)
-        The factor; the authors try 0.9, 0.5, 0.1, FedDecorr's code has 0.5.
-    variant : str (default: "hard")
+    alpha : float
+        The factor; 1 is FedAvg. The authors try 0.9, 0.5 and 0.1; the default is that
+        of FedDecorr's code.
+    variant : str
         ``"hard"``: alpha for missing classes, 1 for others (the paper); ``"soft"``:
         ``alpha + (1 - alpha) n_c / max n`` (the authors' repository).
     **method : Any
-        For :class:`~.base.FedMethod`.
+        Arguments of :class:`~.base.FedMethod`.
     """
 
+    display_name = "FedRS"
+    alpha = Option(
+        "fedrs-alpha",
+        0.5,
+        Number(least=0, most=1),
+        "factor on the logits of missing classes",
+        fedavg=1.0,
+        to_clients=True,
+    )
+    variant = Option(
+        "fedrs-variant",
+        "hard",
+        OneOf({"hard": "1, as in the paper", "soft": "by their number of samples"}),
+        "factor of the classes a client has",
+        to_clients=True,
+    )
+
     def __init__(
-        self, *, alpha: float = 0.5, variant: str = "hard", **method: Any
+        self,
+        *,
+        alpha: float = alpha.default,
+        variant: str = variant.default,
+        **method: Any,
     ) -> None:
         super().__init__(**method)
-        if variant not in ("hard", "soft"):
-            raise ValueError(f"variant {variant!r} is unknown; allowed: hard, soft")
         self.alpha = alpha
         self.variant = variant
-
-    def client_settings(self) -> dict[str, Any]:
-        """Tell the clients both."""
-        return {FEDRS_ALPHA: self.alpha, FEDRS_VARIANT: self.variant}
 
 
 class FLFAFedRS(LayerSelection, FedRS):

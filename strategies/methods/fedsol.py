@@ -4,57 +4,65 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..options import Number, OneOf, Option
 from ..selection import LayerSelection
 from .base import FedMethod
 
-__all__ = ["FEDSOL_PART", "FEDSOL_RHO", "FEDSOL_VARIANT", "FLFAFedSOL", "FedSOL"]
-
-FEDSOL_RHO = "fedsol-rho"
-FEDSOL_VARIANT = "fedsol-variant"
-FEDSOL_PART = "fedsol-part"
+__all__ = ["FLFAFedSOL", "FedSOL"]
 
 
 class FedSOL(FedMethod):
-    """FedAvg whose clients take gradients at perturbed weights; 0 is FedAvg.
+    """FedAvg whose clients take gradients at perturbed weights.
 
     Parameters
     ----------
-    rho : float (default: 1.0)
-        Size of the perturbation; the authors' value.
-    variant : str (default: "adaptive")
-        ``"adaptive"``: more where a weight has moved; ``"fixed"``: along the gradient.
-    part : str (default: "all")
-        What is perturbed: ``"all"`` weights or those of the ``"head"``.
+    rho : float
+        Size of the perturbation; 0 is FedAvg. The default is the authors' value.
+    variant : str
+        ``"adaptive"``: larger where a weight has moved more; ``"fixed"``: along the
+        gradient.
+    part : str
+        The perturbed weights: ``"all"`` or those of the ``"head"``.
     **method : Any
-        For :class:`~.base.FedMethod`.
+        Arguments of :class:`~.base.FedMethod`.
     """
+
+    display_name = "FedSOL"
+    rho = Option(
+        "fedsol-rho",
+        1.0,
+        Number(least=0),
+        "size of the perturbation",
+        fedavg=0.0,
+        to_clients=True,
+    )
+    variant = Option(
+        "fedsol-variant",
+        "adaptive",
+        OneOf({"adaptive": "larger where a weight has moved", "fixed": ""}),
+        "shape of the perturbation",
+        to_clients=True,
+    )
+    part = Option(
+        "fedsol-part",
+        "all",
+        OneOf({"all": "", "head": "those of the last layer only"}),
+        "weights that are perturbed",
+        to_clients=True,
+    )
 
     def __init__(
         self,
         *,
-        rho: float = 1.0,
-        variant: str = "adaptive",
-        part: str = "all",
+        rho: float = rho.default,
+        variant: str = variant.default,
+        part: str = part.default,
         **method: Any,
     ) -> None:
         super().__init__(**method)
-        if variant not in ("adaptive", "fixed"):
-            raise ValueError(
-                f"variant {variant!r} is unknown; allowed: adaptive, fixed"
-            )
-        if part not in ("all", "head"):
-            raise ValueError(f"part {part!r} is unknown; allowed: all, head")
         self.rho = rho
         self.variant = variant
         self.part = part
-
-    def client_settings(self) -> dict[str, Any]:
-        """Tell the clients all three."""
-        return {
-            FEDSOL_RHO: self.rho,
-            FEDSOL_VARIANT: self.variant,
-            FEDSOL_PART: self.part,
-        }
 
 
 class FLFAFedSOL(LayerSelection, FedSOL):

@@ -7,19 +7,18 @@ from typing import Any
 
 import numpy as np
 
+from ..options import Number, OneOf, Option
 from ..selection import LayerSelection
 from .base import Arrays, FedMethod, Reply
 
-__all__ = ["FORMS", "FLFAServerMomentum", "ServerMomentum"]
-
-FORMS = ("dampened", "heavy-ball", "nesterov")
+__all__ = ["FLFAServerMomentum", "ServerMomentum"]
 
 
 class ServerMomentum(FedMethod):
-    """FedAvg with momentum on the server, on parameters only.
+    """FedAvg with momentum on the server, for the parameters only.
 
     With ``d`` the sent minus the mean parameters, ``m`` the momentum and ``s`` the
-    server's learning rate, the parameters go down by
+    server's learning rate, the parameters decrease by
 
     - ``dampened``: ``s v``, ``v = m v + (1 - m) d`` (the paper's earlier code);
     - ``heavy-ball``: ``s v``, ``v = m v + d`` (Flower's ``FedAvgM``);
@@ -31,32 +30,53 @@ class ServerMomentum(FedMethod):
 
     Parameters
     ----------
-    form : str (default: "dampened")
+    form : str
         One of the above.
-    server_momentum : float (default: 0.1)
-        m, the paper's earlier code has 0.1.
-    server_learning_rate : float (default: 1.0)
+    server_momentum : float
+        m. The default is that of the FLFA paper's earlier code.
+    server_learning_rate : float
         s.
     **method : Any
-        For :class:`~.base.FedMethod`.
+        Arguments of :class:`~.base.FedMethod`.
     """
 
+    display_name = "FedAvgM"
+    form = Option(
+        "fedavgm-form",
+        "dampened",
+        OneOf(
+            {
+                "dampened": "the FLFA paper's earlier code",
+                "heavy-ball": "Flower's FedAvgM",
+                "nesterov": "Flower's baseline",
+            }
+        ),
+        "form of the server's momentum",
+    )
+    server_momentum = Option(
+        "fedavgm-momentum",
+        0.1,
+        Number(least=0, below=1),
+        "momentum of the server",
+        fedavg=0.0,
+    )
+    server_learning_rate = Option(
+        "fedavgm-learning-rate", 1.0, Number(above=0), "learning rate of the server"
+    )
     state_names = ("velocity",)
 
     def __init__(
         self,
         *,
-        form: str = "dampened",
-        server_momentum: float = 0.1,
-        server_learning_rate: float = 1.0,
+        form: str = form.default,
+        server_momentum: float = server_momentum.default,
+        server_learning_rate: float = server_learning_rate.default,
         **method: Any,
     ) -> None:
         super().__init__(**method)
-        if form not in FORMS:
-            raise ValueError(f"form {form!r} is unknown; allowed: {', '.join(FORMS)}")
         self.form = form
-        self.server_momentum = float(server_momentum)
-        self.server_learning_rate = float(server_learning_rate)
+        self.server_momentum = server_momentum
+        self.server_learning_rate = server_learning_rate
         self.velocity: Arrays = {}
 
     def server_step(
@@ -67,13 +87,13 @@ class ServerMomentum(FedMethod):
         if m == 0 and rate == 1:
             return {}  # sent - (sent - mean) would not be the mean's bits
         gain = 1 - m if self.form == "dampened" else 1.0
-        apart = {name: sent[name] - mean[name] for name in mean}
+        difference = {name: sent[name] - mean[name] for name in mean}
         self.velocity = {
             name: m * self.velocity.get(name, np.zeros_like(d)) + gain * d
-            for name, d in apart.items()
+            for name, d in difference.items()
         }
         if self.form == "nesterov":
-            steps = {k: d + m * self.velocity[k] for k, d in apart.items()}
+            steps = {k: d + m * self.velocity[k] for k, d in difference.items()}
         else:
             steps = self.velocity
         return {name: sent[name] - rate * step for name, step in steps.items()}

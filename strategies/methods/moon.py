@@ -4,38 +4,54 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..options import Number, Option
 from ..selection import LayerSelection
 from .base import FedMethod
 
-__all__ = ["FLFAMOON", "MOON", "MOON_MU", "MOON_TEMPERATURE"]
-
-MOON_MU = "moon-mu"
-MOON_TEMPERATURE = "moon-temperature"
+__all__ = ["FLFAMOON", "MOON"]
 
 
 class MOON(FedMethod):
-    """FedAvg whose clients add a contrastive term; ``mu = 0`` is FedAvg.
+    """FedAvg whose clients add a contrastive term to the loss.
 
     Parameters
     ----------
-    mu : float (default: 0.1)
-        Weight of the term; 0.1 in the FLFA paper's earlier code, 1 to 5 in MOON's.
-    temperature : float (default: 0.5)
-        Of the term; the value of both.
+    mu : float
+        Weight of the term; 0 is FedAvg. The default is that of the FLFA paper's earlier
+        code. MOON's authors use 1 to 5.
+    temperature : float
+        Temperature of the term. The default is that of both.
     **method : Any
-        For :class:`~.base.FedMethod`.
+        Arguments of :class:`~.base.FedMethod`.
     """
 
+    display_name = "MOON"
+    mu = Option(
+        "moon-mu",
+        0.1,
+        Number(least=0),
+        "weight of the contrastive term",
+        fedavg=0.0,
+        to_clients=True,
+    )
+    temperature = Option(
+        "moon-temperature",
+        0.5,
+        Number(above=0),
+        "temperature of the contrastive term",
+        to_clients=True,
+    )
+
     def __init__(
-        self, *, mu: float = 0.1, temperature: float = 0.5, **method: Any
+        self,
+        *,
+        mu: float = mu.default,
+        temperature: float = temperature.default,
+        **method: Any,
     ) -> None:
         super().__init__(**method)
         self.mu = mu
         self.temperature = temperature
-
-    def client_settings(self) -> dict[str, Any]:
-        """Tell the clients both numbers."""
-        return {MOON_MU: self.mu, MOON_TEMPERATURE: self.temperature}
 
 
 class FLFAMOON(LayerSelection, MOON):

@@ -9,6 +9,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 
+from ..options import Number, Option, WholeNumber
 from ..selection import LayerSelection
 from .base import Arrays, FedMethod, Reply, uniform_mean
 
@@ -21,32 +22,41 @@ STEP_LENGTH = "step-length"
 
 
 class Scaffold(FedMethod):
-    """Control variates against drift: ``W += s mean(w_i - W)``, ``c`` the mean c_i.
+    """Control variates against drift: ``W += s mean(w_i - W)``, ``c = mean(c_i)``.
 
-    Option II of the paper. The change of a client's variate is
-    ``-c + (W - w_i) / step length``, in which c_i cancels out: the server computes it,
-    and nothing but the weights is uploaded. Downloaded are weights and c. Variates
-    begin at zero; clients count alike.
+    This is option II of the paper. The change of a client's variate is
+    ``-c + (W - w_i) / step length``, in which c_i cancels out. So the server computes
+    it, and the clients upload nothing but their weights. They download weights and c.
+    Variates start at zero. All clients have the same weight.
 
     Parameters
     ----------
     num_clients : int
-        All clients of the federation.
-    global_learning_rate : float (default: 1.0)
-        s.
+        The number of clients of the federation.
+    global_learning_rate : float
+        s, the learning rate of the server.
     **method : Any
-        For :class:`~.base.FedMethod`.
+        Arguments of :class:`~.base.FedMethod`.
     """
 
+    display_name = "SCAFFOLD"
+    global_learning_rate = Option(
+        "scaffold-learning-rate", 1.0, Number(above=0), "learning rate of the server"
+    )
+    derived_arguments = ("parameters", "num_clients")
     state_names = ("control",)
     reply_metrics = (STEP_LENGTH,)
 
     def __init__(
-        self, *, num_clients: int, global_learning_rate: float = 1.0, **method: Any
+        self,
+        *,
+        num_clients: int,
+        global_learning_rate: float = global_learning_rate.default,
+        **method: Any,
     ) -> None:
         super().__init__(**method)
-        self.num_clients = int(num_clients)
-        self.global_learning_rate = float(global_learning_rate)
+        self.num_clients = WholeNumber(1).convert("num_clients", num_clients)
+        self.global_learning_rate = global_learning_rate
         self.control: Arrays = {}
 
     def configure_train(
@@ -64,7 +74,7 @@ class Scaffold(FedMethod):
     def server_step(
         self, sent: Arrays, mean: Arrays, replies: Sequence[Reply]
     ) -> Arrays:
-        """Move weights and control variate."""
+        """Update the weights and the control variate."""
         for name, control in self.control.items():
             changes = sum(
                 (sent[name] - reply.arrays[name]) / reply.metrics[STEP_LENGTH] - control
@@ -73,11 +83,11 @@ class Scaffold(FedMethod):
             self.control[name] = control + np.asarray(
                 changes / self.num_clients, control.dtype
             )
-        alike = uniform_mean(replies)
+        mean_of_clients = uniform_mean(replies)
         if self.global_learning_rate == 1:
-            return alike
+            return mean_of_clients
         rate = self.global_learning_rate
-        return {k: sent[k] + rate * (w - sent[k]) for k, w in alike.items()}
+        return {k: sent[k] + rate * (w - sent[k]) for k, w in mean_of_clients.items()}
 
 
 class FLFAScaffold(LayerSelection, Scaffold):

@@ -138,6 +138,7 @@ def test_methods_with_frozen_models_run_on_augmented_images(
     keys = {"augmentation": "crop-flip", "fraction-train": 1.0}
     method = {**keys, "algorithm": algorithm}
     fedavg = run_app(tmp_path, keys)
-    assert same_model(fedavg, run_app(tmp_path, method | ALGORITHMS[algorithm].neutral))
+    keys = method | ALGORITHMS[algorithm].fedavg_keys
+    assert same_model(fedavg, run_app(tmp_path, keys))
     strong = {"moon-mu": 5.0, "fedsol-rho": 2.0}
     assert not same_model(fedavg, run_app(tmp_path, method | strong))

@@ -90,7 +90,7 @@ def test_another_value_makes_another_model(
 
 
 def test_no_key_of_a_method_is_forgotten() -> None:
-    own = {key for method in ALGORITHMS.values() for key in method.keys.values()}
+    own = {x.key for method in ALGORITHMS.values() for x in method.options}
     assert own == {key for _, key, _ in OF_ONE}
 
 

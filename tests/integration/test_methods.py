@@ -15,7 +15,7 @@ from flfa_app.models import MODELS, NORMS, build_model
 from tests.federation import default_keys, metrics, run_app
 
 EVERYONE = {"fraction-train": 1.0, "num-server-rounds": 3, "pictures": False}
-NEUTRAL = [name for name, method in ALGORITHMS.items() if method.neutral]
+NEUTRAL = [name for name, method in ALGORITHMS.items() if method.fedavg_keys]
 
 
 def model_of(results: Path) -> dict[str, torch.Tensor]:
@@ -38,7 +38,7 @@ def fedavg(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_neutral_keys_are_fedavg_bit_for_bit(
     name: str, fedavg: Path, tmp_path: Path
 ) -> None:
-    neutral = dict(ALGORITHMS[name].neutral or {})
+    neutral = ALGORITHMS[name].fedavg_keys
     keys = {**EVERYONE, "norm": "batch", "algorithm": name, "flfa": "none"}
     plain = run_app(tmp_path / "plain", {**keys, "algorithm": "fedavg"})
     assert_same(run_app(tmp_path, {**keys, **neutral}), plain)

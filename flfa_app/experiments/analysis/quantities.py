@@ -7,24 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
+from flfa_app.config import KEYS
 from flfa_app.experiments.store import Cell, Results
-from flfa_app.methods import ALGORITHMS
 from flfa_app.results.metrics import relative_time
 
 __all__ = ["FLFA_KEYS", "METRICS", "Quantity", "quantities", "settings_without"]
 
-# The keys in which a run with FLFA may differ from the run it is compared with.
-FLFA_KEYS = frozenset(
-    {
-        "flfa",
-        "num-fa-layers",
-        "fixed-fa-layers",
-        "candidates",
-        "feedback",
-        "scaling",
-        "diagnostics",
-    }
-)
+FLFA_KEYS = frozenset(name for name, key in KEYS.items() if key.flfa_only)
+METHOD_KEYS = frozenset(name for name, key in KEYS.items() if key.algorithm)
 SHARES = frozenset({"score", "final-accuracy", "best-accuracy", "auc"})
 SHARES_BY_PART = frozenset({"extra-accuracy", "selection-frequency"})
 TITLES = {
@@ -170,8 +160,7 @@ def _relative_times(results: Results) -> dict[str, float]:
 
 def _task(cell: Cell) -> str:
     """Return what a run is about, its method aside."""
-    methods = {key for key in cell.run_config if key.partition("-")[0] in ALGORITHMS}
-    return settings_without(cell, FLFA_KEYS | methods | {"algorithm"})
+    return settings_without(cell, FLFA_KEYS | METHOD_KEYS | {"algorithm"})
 
 
 def settings_without(cell: Cell, keys: frozenset[str]) -> str:

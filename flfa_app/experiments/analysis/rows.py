@@ -7,20 +7,12 @@ from dataclasses import dataclass
 
 from flfa_app.experiments.analysis.quantities import FLFA_KEYS, settings_without
 from flfa_app.experiments.store import Cell, Grid, Results
+from flfa_app.methods import ALGORITHMS
 
 __all__ = ["RowCells", "display", "row_label", "rows"]
 
 NAMES = {
-    "fedavg": "FedAvg",
-    "fedprox": "FedProx",
-    "moon": "MOON",
-    "fedavgm": "FedAvgM",
-    "fedsol": "FedSOL",
-    "fedrs": "FedRS",
-    "fedlc": "FedLC",
-    "fedacg": "FedACG",
-    "feddyn": "FedDyn",
-    "scaffold": "SCAFFOLD",
+    **{name: method.display_name for name, method in ALGORITHMS.items()},
     "bloodmnist": "BloodMNIST",
     "organcmnist": "OrganCMNIST",
     "organsmnist": "OrganSMNIST",

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAvgM
 
-from strategies.methods.momentum import FORMS, FLFAServerMomentum, ServerMomentum
+from strategies.methods.momentum import FLFAServerMomentum, ServerMomentum
 from tests.unit.strategies.fakes import FakeGrid, ndarrays, record, start
 from tests.unit.strategies.methods.cases import (
     NODES,
@@ -17,6 +17,7 @@ from tests.unit.strategies.methods.cases import (
 )
 
 ROUNDS = 4
+FORMS = ServerMomentum.form.values.names
 SOME = {"fraction_train": 0.5, "fraction_evaluate": 0.0}
 RATES = [(0.9, 1.0), (0.9, 0.3), (0.0, 0.5)]
 

@@ -1,0 +1,6 @@
+"""The run config: which keys there are, what they may be, and the checks."""
+
+from flfa_app.config.keys import Key
+from flfa_app.config.run_config import AUTO, KEYS, RunConfig
+
+__all__ = ["AUTO", "KEYS", "Key", "RunConfig"]
