@@ -1,4 +1,4 @@
-"""Results folders of grids that nobody has run: made-up numbers in real files."""
+"""GridResults folders of grids that nobody has run: made-up numbers in real files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from flfa_app.experiments.store import Cell, Grid, Results, write_grid
+from flfa_app.experiments.store import Cell, GridResults, GridSpec, write_grid
 from tests.federation import default_keys
 
 ROUNDS = 4
@@ -40,7 +40,7 @@ def make_grid(
     title: str = "A small grid",
     table: str = "",
     metric: str = "score",
-) -> Results:
+) -> GridResults:
     """Write ``grid.json`` of a grid without any run; with a table, as the paper's."""
     names = {axis: list(values) for axis, values in axes.items()}
     cells = []
@@ -57,13 +57,13 @@ def make_grid(
             cells.append(
                 Cell("-".join([*values, str(seed)]), chosen, seed, nodes, keys)
             )
-    grid = Grid(title, table, metric, list(seeds), names, "dataset")
-    results = Results(folder, grid, cells)
+    grid = GridSpec(title, table, metric, list(seeds), names, "dataset")
+    results = GridResults(folder, grid, cells)
     write_grid(results)
     return results
 
 
-def cell_of(results: Results, seed: int = 0, **axes: str) -> Cell:
+def cell_of(results: GridResults, seed: int = 0, **axes: str) -> Cell:
     """Return the cell with these axis values."""
     (found,) = (
         cell
@@ -74,7 +74,7 @@ def cell_of(results: Results, seed: int = 0, **axes: str) -> Cell:
 
 
 def finish(
-    results: Results,
+    results: GridResults,
     cell: Cell,
     score: float | None,
     *,
@@ -84,7 +84,7 @@ def finish(
     **summary: Any,
 ) -> None:
     """Write the run directory of a cell, as if it had been run."""
-    directory = results.directory(cell)
+    directory = results.run_directory(cell)
     directory.mkdir(parents=True)
     selects = cell.run_config["flfa"] != "none"
     config = {
@@ -115,12 +115,14 @@ def finish(
     (directory / "summary.json").write_text(json.dumps({"score": score, **summary}))
 
 
-def fail(results: Results, cell: Cell, reason: str) -> None:
+def fail(results: GridResults, cell: Cell, reason: str) -> None:
     """Write why a cell has failed."""
     results.failure_file(cell).write_text(json.dumps({"reason": reason}))
 
 
-def finish_all(results: Results, score: Callable[[Cell], float], **more: Any) -> None:
+def finish_all(
+    results: GridResults, score: Callable[[Cell], float], **more: Any
+) -> None:
     """Finish all cells."""
     for cell in results.cells:
         finish(results, cell, score(cell), **more)

@@ -13,14 +13,18 @@ from pathlib import Path
 from rich.console import Console
 
 from flfa_app.errors import ConfigError
-from flfa_app.experiments.asked import asked_for
-from flfa_app.experiments.description import describe, listing
-from flfa_app.experiments.plan import check_data, make_plan
-from flfa_app.experiments.progress import Progress
+from flfa_app.experiments.plan import (
+    check_data,
+    describe_plan,
+    list_cells,
+    make_plan,
+    open_grid,
+)
+from flfa_app.experiments.progress import GridProgress
 from flfa_app.experiments.report.page import write_report
-from flfa_app.experiments.report.tables import render
-from flfa_app.experiments.runner import flower_engine, results_folder, run_plan
-from flfa_app.experiments.store import Results, read_results
+from flfa_app.experiments.report.tables import render_tables
+from flfa_app.experiments.runner import flower_engine, locked_folder, run_plan
+from flfa_app.experiments.store import GridResults, read_results
 from flfa_app.launch.cli import PROJECT, at_least_one, reporting_errors
 
 __all__ = ["main"]
@@ -115,31 +119,31 @@ def _run(options: argparse.Namespace) -> None:
     folder = (options.out or _default_folder(options.grid)).expanduser().resolve()
     _check_can_be_folder(folder, options.out)
     only = _only(options.only)
-    results, chosen = asked_for(options.grid, folder, only, options.seeds)
+    results, chosen = open_grid(options.grid, folder, only, options.seeds)
     plan = make_plan(results, chosen, options.workers)
     console = Console(highlight=False, soft_wrap=True)
-    console.print(describe(plan), markup=False)
-    if options.dry_run and plan.to_do:
-        console.print(listing(plan), markup=False)
-    if options.dry_run or not plan.to_do:
+    console.print(describe_plan(plan), markup=False)
+    if options.dry_run and plan.pending:
+        console.print(list_cells(plan), markup=False)
+    if options.dry_run or not plan.pending:
         return
-    check_data(plan.to_do)
-    with results_folder(results):
+    check_data(plan.pending)
+    with locked_folder(results):
         engine = flower_engine(plan, options.gpus_per_client)
-        with Progress(plan.to_do, console) as progress:
+        with GridProgress(plan.pending, console) as progress:
             failed = run_plan(plan, engine, progress)
     if failed:
         lines = [
             f"  - {cell.id}: {failed[cell.id]}\n    log: {results.log_file(cell)}"
-            for cell in plan.to_do
+            for cell in plan.pending
             if cell.id in failed
         ]
-        number = f"{len(failed)} of {len(plan.to_do)} cells"
+        number = f"{len(failed)} of {len(plan.pending)} cells"
         raise RuntimeError("\n".join([f"{number} have failed:", *lines]))
 
 
 def _table(options: argparse.Namespace) -> None:
-    text = render(_results(options.results, options.out), options.format)
+    text = render_tables(_results(options.results, options.out), options.format)
     if options.output is None:
         sys.stdout.write(text)
         return
@@ -156,7 +160,7 @@ def _report(options: argparse.Namespace) -> None:
     Console(soft_wrap=True).print(f"Report: {file.resolve()}", markup=False)
 
 
-def _results(path: Path, folder: Path | None) -> Results:
+def _results(path: Path, folder: Path | None) -> GridResults:
     if path.suffix != ".toml":
         if folder is not None:
             raise ConfigError(
@@ -167,7 +171,7 @@ def _results(path: Path, folder: Path | None) -> Results:
     found = (folder or _default_folder(path)).expanduser().resolve()
     if folder is not None and not found.is_dir():
         raise ConfigError(f"--out {folder}: there is no folder {found}")
-    results, _ = asked_for(path, found)
+    results, _ = open_grid(path, found)
     return results
 
 

@@ -1,4 +1,4 @@
-"""Grid files: many runs, described by the axes along which they differ."""
+"""Grids: many runs, described by the axes along which they differ."""
 
 from __future__ import annotations
 
@@ -6,168 +6,131 @@ import hashlib
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flfa_app.config import RunConfig
 from flfa_app.errors import ConfigError
-from flfa_app.experiments.analysis.paper import tables
-from flfa_app.experiments.analysis.quantities import METRICS
-from flfa_app.experiments.gridfile import NODES, Axes, Reader, Value
-from flfa_app.experiments.store import Cell, Grid
+from flfa_app.experiments.grid_file import NODES, AxisValue, GridFile, parse_grid_file
+from flfa_app.experiments.store import Cell, GridSpec
+from flfa_app.launch.cli import default_keys
 from flfa_app.launch.superlink import absolute_paths
 
-__all__ = ["GridFile", "read_grid"]
+__all__ = ["ExpandedGrid", "read_grid"]
 
 
-@dataclass(frozen=True)
-class GridFile:
-    """A grid file that has no problems, and its cells."""
+class ExpandedGrid(NamedTuple):
+    """A grid and all of its cells."""
 
-    path: Path
-    grid: Grid
+    spec: GridSpec
     cells: list[Cell]
 
 
-def read_grid(path: Path, seeds: list[int] | None = None) -> GridFile:
-    """Read and check a grid file, and every run config that follows from it.
+def read_grid(path: Path, extra_seeds: Sequence[int] = ()) -> ExpandedGrid:
+    """Read a grid file and check the run config of every cell.
 
     Parameters
     ----------
     path : Path
-        A TOML file; ``docs/reproducing.md`` says what may be in it.
-    seeds : list[int], optional
-        More seeds than those of the file.
+        A TOML file; ``docs/reproducing.md`` describes its content.
+    extra_seeds : Sequence[int]
+        Seeds in addition to those of the file.
 
     Raises
     ------
     ConfigError
-        With everything that is wrong, and where.
+        With all problems, and where in the file each of them is.
     """
-    reader = _Expander(path)
-    content = reader.load(path)
-    file = reader.read(content, seeds or [])
-    reader.stop_if_wrong()
-    assert file is not None  # there would have been a problem
-    return file
+    file = parse_grid_file(path, extra_seeds)
+    problems: list[str] = []
+    cells = list(_expand(file, problems))
+    if not cells and not problems:
+        problems.append("exclude leaves no cell")
+    if problems:
+        raise ConfigError(f"{path} cannot be used:", dict.fromkeys(problems))
+    return ExpandedGrid(file.spec, _with_unique_ids(cells))
 
 
-class _Expander(Reader):
-    """Makes cells of what a file says."""
-
-    def read(self, content: dict[str, Any], more_seeds: list[int]) -> GridFile | None:
-        self.check_names(content)
-        title = self.text(content, "title", None)
-        table = self.name(content, "table", ["", *tables()])
-        metric = self.name(content, "metric", METRICS)
-        seeds = list(dict.fromkeys([*self.seeds(content), *more_seeds]))
-        nodes = content.get(NODES)
-        if nodes is not None:
-            self.check_nodes(nodes, NODES)
-        keys = self.table(content, "keys")
-        self.check_keys(keys, "keys")
-        axes = self.axes(content)
-        columns = self.columns(content, axes)
-        excluded = self.excluded(content, axes)
-        # Cells of axes that are wrong would only repeat what is wrong with them.
-        self.stop_if_wrong()
-        cells = list(self._cells(axes, excluded, keys, nodes, seeds))
-        if not cells and not self.problems:
-            self.problems.append("exclude leaves no cell")
-        if self.problems:
-            return None
-        names = {axis: list(values) for axis, values in axes.items()}
-        grid = Grid(title, table, metric, seeds, names, columns)
-        return GridFile(self.path, grid, _with_unique_ids(cells))
-
-    def _cells(
-        self,
-        axes: Axes,
-        excluded: list[dict[str, str]],
-        keys: Mapping[str, Any],
-        nodes: int | None,
-        seeds: list[int],
-    ) -> Iterator[Cell]:
-        for chosen in itertools.product(*axes.values()):
-            at = dict(zip(axes, chosen, strict=True))
-            if any(rule.items() <= at.items() for rule in excluded):
+def _expand(file: GridFile, problems: list[str]) -> Iterator[Cell]:
+    """Yield a cell for each combination and seed; add what is wrong to ``problems``."""
+    defaults = default_keys()
+    for names in itertools.product(*file.axes.values()):
+        combination = dict(zip(file.axes, names, strict=True))
+        if any(rule.items() <= combination.items() for rule in file.excluded):
+            continue
+        values = [file.axes[axis][name] for axis, name in combination.items()]
+        keys, places = _merge_keys(file.keys, values, problems)
+        nodes = keys.pop(NODES, file.nodes)
+        if nodes is None:
+            problems.append("nodes is missing; say how many nodes are simulated")
+            continue
+        for seed in file.spec.seeds:
+            try:
+                config = RunConfig.parse(
+                    {**defaults, **keys, "seed": seed, "output-dir": ""}
+                ).as_keys()
+            except ConfigError as error:
+                problems += [_with_place(text, places) for text in error.problems]
                 continue
-            values = [axes[axis][name] for axis, name in at.items()]
-            merged, origin = self._merge(values, keys)
-            cell_nodes = merged.pop(NODES, nodes)
-            if cell_nodes is None:
-                self.problems.append(
-                    "nodes is missing; say how many nodes are simulated"
-                )
-                continue
-            for seed in seeds:
-                asked = {**self.defaults, **merged, "seed": seed, "output-dir": ""}
-                try:
-                    config = RunConfig.parse(asked).as_keys()
-                except ConfigError as problem:
-                    self.problems += [_placed(p, origin) for p in _items(problem)]
-                    continue
-                del config["output-dir"]
-                # As the run will have them: here is where a relative path is meant.
-                config = absolute_paths(config)
-                name = "-".join([*chosen, f"s{seed}"])
-                yield Cell(name, at, seed, cell_nodes, config)
-
-    def _merge(
-        self, values: list[Value], keys: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, str]]:
-        """Return the keys of a cell, and where each of them comes from."""
-        merged: dict[str, Any] = {}
-        origin: dict[str, str] = {}
-        layers: list[list[tuple[str, Mapping[str, Any]]]] = [
-            [(f"{v.place}.file", v.from_file) for v in values],
-            [("keys", keys)],
-            [(v.place, v.own) for v in values],
-        ]
-        for layer in layers:
-            here: dict[str, str] = {}
-            for place, sets in layer:
-                for key, value in sets.items():
-                    if key in here and merged[key] != value:
-                        self.problems.append(
-                            f"{key} is {merged[key]!r} in {here[key]}, but {value!r} "
-                            f"in {place}; a cell has both"
-                        )
-                    merged[key] = value
-                    here[key] = origin[key] = place
-        return merged, origin
+            del config["output-dir"]
+            # Relative paths refer to the present directory, not to the run's.
+            config = absolute_paths(config)
+            cell_id = "-".join([*names, f"s{seed}"])
+            yield Cell(cell_id, combination, seed, nodes, config)
 
 
-def _items(problem: ConfigError) -> list[str]:
-    """Return the problems that a run config's error lists."""
-    _, *items = str(problem).split("\n  - ")
-    return items
+def _merge_keys(
+    grid_keys: Mapping[str, Any], values: Sequence[AxisValue], problems: list[str]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the keys of a combination, and the place each of them comes from.
+
+    Later layers override earlier ones: the values' files, the keys of the grid, the
+    values' own keys. Two values that set a key differently are a problem.
+    """
+    merged: dict[str, Any] = {}
+    places: dict[str, str] = {}
+    layers: list[list[tuple[str, Mapping[str, Any]]]] = [
+        [(f"{value.place}.file", value.file_keys) for value in values],
+        [("keys", grid_keys)],
+        [(value.place, value.own_keys) for value in values],
+    ]
+    for layer in layers:
+        layer_places: dict[str, str] = {}
+        for place, keys in layer:
+            for key, value in keys.items():
+                if key in layer_places and merged[key] != value:
+                    problems.append(
+                        f"{key} is {merged[key]!r} in {layer_places[key]}, but "
+                        f"{value!r} in {place}; a cell has both"
+                    )
+                merged[key] = value
+                layer_places[key] = places[key] = place
+    return merged, places
 
 
-def _placed(problem: str, origin: Mapping[str, str]) -> str:
-    place = origin.get(problem.split()[0])
+def _with_place(problem: str, places: Mapping[str, str]) -> str:
+    """Prefix a problem of a run config, which begins with its key, with the place."""
+    place = places.get(problem.split()[0])
     return f"{place}: {problem}" if place else problem
 
 
 def _with_unique_ids(cells: list[Cell]) -> list[Cell]:
-    """Add a hash of the axis values where the names alone say too little.
+    """Add a hash of the axis values to ids that occur more than once.
 
-    The values ``a-b`` and ``c`` of two axes make the same name as ``a`` and ``b-c``.
+    The values ``a-b`` and ``c`` of two axes make the same id as ``a`` and ``b-c``.
     """
-    times = Counter(cell.id for cell in cells)
+    counts = Counter(cell.id for cell in cells)
     return [
-        cell if times[cell.id] == 1 else _renamed(cell, f"{cell.id}-{_hash(cell)}")
+        replace(cell, id=f"{cell.id}-{_hash_axes(cell)}")
+        if counts[cell.id] > 1
+        else cell
         for cell in cells
     ]
 
 
-def _renamed(cell: Cell, name: str) -> Cell:
-    return Cell(name, cell.axes, cell.seed, cell.nodes, cell.run_config)
-
-
-def _hash(cell: Cell) -> str:
-    # Not of the settings: a cell keeps its name, and where its data lie is no matter.
+def _hash_axes(cell: Cell) -> str:
+    # Without the run config: an id stays when the data are moved to another folder.
     values = json.dumps(cell.axes, sort_keys=True)
     return hashlib.sha256(values.encode()).hexdigest()[:8]

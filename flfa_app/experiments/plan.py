@@ -1,50 +1,111 @@
-"""What a call will do: which cells are finished, which are to be run, how long."""
+"""The plan of a call: which cells are finished, which will be run, and how long."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from flfa_app.config import RunConfig
 from flfa_app.errors import ConfigError
-from flfa_app.experiments.store import Cell, Results
-from flfa_app.experiments.time_estimate import Guess, cell_seconds, measured_rounds
+from flfa_app.experiments.grid import read_grid
+from flfa_app.experiments.progress import format_duration
+from flfa_app.experiments.store import Cell, GridResults, has_grid, read_results
+from flfa_app.experiments.time_estimate import (
+    TimeEstimate,
+    estimate_cell,
+    measure_rounds,
+)
 from flfa_app.preflight import prepare
 from flfa_app.task import shards_of
 
-__all__ = ["Plan", "check_data", "choose", "make_plan"]
+__all__ = [
+    "Plan",
+    "check_data",
+    "describe_plan",
+    "list_cells",
+    "make_plan",
+    "open_grid",
+    "select_cells",
+]
+
+# A dry run lists up to so many cells one by one; of more, it groups the seeds.
+MAX_LISTED_CELLS = 30
 
 
 @dataclass(frozen=True)
 class Plan:
     """The cells of a call, and how they are run.
 
-    ``seconds`` is None where it is not known; ``measured`` says that it comes from
-    cells that are finished. ``guesses`` are those of the cells to do, by their id.
+    Attributes
+    ----------
+    results : GridResults
+        The grid and its results folder.
+    selected, finished, pending : list[Cell]
+        All cells of the call, those that are complete, and those that will be run.
+    concurrent_cells, workers : int
+        Cells that run at the same time, and workers for each of them.
+    seconds : float | None
+        Time needed for all pending cells; None if it is unknown.
+    measured : bool
+        All estimates come from finished cells.
+    estimates : dict[str, TimeEstimate]
+        Time of each pending cell, by its id.
     """
 
-    results: Results
-    chosen: list[Cell]
+    results: GridResults
+    selected: list[Cell]
     finished: list[Cell]
-    to_do: list[Cell]
-    cells_at_a_time: int
+    pending: list[Cell]
+    concurrent_cells: int
     workers: int
     seconds: float | None
     measured: bool
-    guesses: dict[str, Guess]
+    estimates: dict[str, TimeEstimate]
 
 
-def choose(
-    results: Results, only: Mapping[str, Sequence[str]], seeds: Sequence[int]
+def open_grid(
+    path: Path,
+    folder: Path,
+    only: Mapping[str, Sequence[str]] | None = None,
+    seeds: Sequence[int] = (),
+) -> tuple[GridResults, list[Cell]]:
+    """Read a grid file; return all cells requested so far, and those of this call.
+
+    Parameters
+    ----------
+    path, folder : Path
+        A grid file and its results folder. Seeds that earlier calls have added are only
+        in the folder's ``grid.json``; their results stay in the tables.
+    only : Mapping[str, Sequence[str]], optional
+        Selected values by axis; axes without any are not restricted.
+    seeds : Sequence[int]
+        Seeds of this call, which the file need not have; empty for those of the file.
+    """
+    file_seeds = read_grid(path).spec.seeds
+    earlier = read_results(folder) if has_grid(folder) else None
+    earlier_seeds = earlier.spec.seeds if earlier else []
+    spec, cells = read_grid(path, [*earlier_seeds, *seeds])
+    selected = select_cells(
+        GridResults(folder, spec, cells), only or {}, seeds or file_seeds
+    )
+    # A seed that was requested for some cells is not missing in the others.
+    requested = {cell.id for cell in [*selected, *(earlier.cells if earlier else [])]}
+    cells = [c for c in cells if c.seed in file_seeds or c.id in requested]
+    return GridResults(folder, spec, cells), selected
+
+
+def select_cells(
+    results: GridResults, only: Mapping[str, Sequence[str]], seeds: Sequence[int]
 ) -> list[Cell]:
-    """Return the cells with these axis values and seeds; nothing given: all.
+    """Return the cells with these axis values and seeds; empty ones select all.
 
     Raises
     ------
     ConfigError
-        If an axis or a value is not of the grid, or no cell is left.
+        If the grid does not have an axis or a value, or no cell is left.
     """
-    axes = results.grid.axes
+    axes = results.spec.axes
     problems = [
         f"--only {axis}: not an axis; there are {', '.join(axes)}"
         for axis in only
@@ -58,63 +119,65 @@ def choose(
     ]
     if problems:
         raise ConfigError("\n".join(problems))
-    chosen = [
+    selected = [
         cell
         for cell in results.cells
         if all(cell.axes[axis] in values for axis, values in only.items())
         and (not seeds or cell.seed in seeds)
     ]
-    if not chosen:
+    if not selected:
         raise ConfigError("--only: the grid has no cell with these values")
-    return chosen
+    return selected
 
 
-def make_plan(results: Results, chosen: list[Cell], workers: int) -> Plan:
-    """Return what is to be done for the chosen cells.
+def make_plan(results: GridResults, selected: list[Cell], workers: int) -> Plan:
+    """Plan the run of the selected cells.
 
-    Several cells at a time with one worker each, because a run has parts that no second
-    worker makes faster: starting, aggregating, evaluating.
+    Workers are shared out to as many cells as possible: starting, aggregating and
+    evaluating a run is no faster with a second worker.
     """
-    done = {cell.id: cell for cell in results.cells if results.is_done(cell)}
-    finished = [cell for cell in chosen if cell.id in done]
-    to_do = [cell for cell in chosen if cell.id not in done]
-    at_a_time = max(1, min(workers, len(to_do)))
-    each = max(1, workers // at_a_time)
-    measured = measured_rounds(results, done.values())
-    guesses = {cell.id: cell_seconds(cell, each, measured) for cell in to_do}
-    known = [x.seconds for x in guesses.values() if x.seconds is not None]
+    complete = {cell.id: cell for cell in results.cells if results.is_complete(cell)}
+    pending = [cell for cell in selected if cell.id not in complete]
+    concurrent_cells = max(1, min(workers, len(pending)))
+    workers_each = max(1, workers // concurrent_cells)
+    round_seconds = measure_rounds(results, complete.values())
+    estimates = {
+        cell.id: estimate_cell(cell, workers_each, round_seconds) for cell in pending
+    }
+    seconds = [e.seconds for e in estimates.values() if e.seconds is not None]
+    all_known = len(seconds) == len(estimates)
     return Plan(
         results=results,
-        chosen=chosen,
-        finished=finished,
-        to_do=to_do,
-        cells_at_a_time=at_a_time,
-        workers=each,
-        seconds=sum(known) / at_a_time if len(known) == len(guesses) else None,
-        measured=all(guess.measured for guess in guesses.values()),
-        guesses=guesses,
+        selected=selected,
+        finished=[cell for cell in selected if cell.id in complete],
+        pending=pending,
+        concurrent_cells=concurrent_cells,
+        workers=workers_each,
+        seconds=sum(seconds) / concurrent_cells if all_known else None,
+        measured=all(estimate.measured for estimate in estimates.values()),
+        estimates=estimates,
     )
 
 
 def check_data(cells: Sequence[Cell]) -> None:
-    """Raise :class:`ConfigError` with all that data, models or machine lack."""
-    problems: dict[str, None] = {}  # in their order, each once
-    prepared: dict[RunConfig, list[str]] = {}
-    dealt_out: set[tuple[RunConfig, int]] = set()
+    """Raise :class:`ConfigError` with all problems of data, models and machine."""
+    problems: dict[str, None] = {}  # ordered, without duplicates
+    start_problems: dict[RunConfig, list[str]] = {}
+    checked_partitions: set[tuple[RunConfig, int]] = set()
     for cell in cells:
         config = RunConfig.parse({**cell.run_config, "output-dir": ""})
-        # These say nothing about data or model: looked at once for all of them.
+        # Neither data nor model depend on these keys: one check for all their values.
         config = replace(config, algorithm="fedavg", num_server_rounds=1)
         start = replace(config, seed=0)
-        if start not in prepared:
-            prepared[start] = _start_problems(start)
-        found = list(prepared[start])
-        # Whether the images are enough for all nodes depends on the seed, not on FLFA.
-        share = (replace(config, flfa="none", fixed_fa_layers=""), cell.nodes)
-        if not found and share not in dealt_out:
-            dealt_out.add(share)
-            found = _partition_problems(*share)
-        problems |= dict.fromkeys(f"{config.dataset}: {problem}" for problem in found)
+        if start not in start_problems:
+            start_problems[start] = _start_problems(start)
+        cell_problems = list(start_problems[start])
+        # Whether every node gets enough images depends on the seed, but not on FLFA.
+        partition = (replace(config, flfa="none", fixed_fa_layers=""), cell.nodes)
+        if not cell_problems and partition not in checked_partitions:
+            checked_partitions.add(partition)
+            cell_problems = _partition_problems(*partition)
+        problems |= dict.fromkeys(f"{config.dataset}: {x}" for x in cell_problems)
     if problems:
         raise ConfigError("the grid cannot start:", problems)
 
@@ -122,14 +185,73 @@ def check_data(cells: Sequence[Cell]) -> None:
 def _start_problems(config: RunConfig) -> list[str]:
     try:
         prepare(config)
-    except ConfigError as problem:
-        return list(problem.problems)
+    except ConfigError as error:
+        return list(error.problems)
     return []
 
 
 def _partition_problems(config: RunConfig, nodes: int) -> list[str]:
     try:
         shards_of(config, nodes)
-    except ValueError as problem:
-        return [str(problem)]
+    except ValueError as error:
+        return [str(error)]
     return []
+
+
+def describe_plan(plan: Plan) -> str:
+    """Return what a call will do, in a few lines."""
+    results = plan.results
+    lines = [
+        results.spec.title,
+        f"Results: {results.folder}",
+        f"{len(plan.selected)} cells: {len(plan.finished)} finished, "
+        f"{len(plan.pending)} to do",
+    ]
+    replaced = [cell for cell in plan.pending if results.has_run(cell)]
+    damages = [damage for cell in replaced if (damage := results.damage(cell))]
+    if others := len(replaced) - len(damages):
+        lines.append(f"{others} of them have results with other settings: kept aside")
+    if damages:
+        lines.append(f"{len(damages)} of them are damaged: kept aside, run again")
+        lines += [f"  - {damage.partition(';')[0]}" for damage in damages]
+    if plan.pending:
+        source = "measured on finished cells" if plan.measured else "a rough estimate"
+        time = (
+            "unknown"
+            if plan.seconds is None
+            else f"{format_duration(plan.seconds)}, {source}"
+        )
+        lines.append(
+            f"{plan.concurrent_cells} at a time, workers for each: {plan.workers}; "
+            f"time needed: {time}"
+        )
+    return "\n".join(lines)
+
+
+def list_cells(plan: Plan) -> str:
+    """Return the pending cells with the time that each of them may take."""
+    if len(plan.pending) <= MAX_LISTED_CELLS:
+        lines = [(cell.id, _format_time(plan, cell)) for cell in plan.pending]
+    else:
+        combinations: dict[tuple[str, ...], list[Cell]] = {}
+        for cell in plan.pending:
+            combinations.setdefault(tuple(cell.axes.values()), []).append(cell)
+        lines = [
+            (
+                "-".join(values),
+                f"{_format_seeds(cells)}, each {_format_time(plan, cells[0])}",
+            )
+            for values, cells in combinations.items()
+        ]
+    width = max((len(name) for name, _ in lines), default=0)
+    return "\n".join(f"  {name:{width}}  {rest}" for name, rest in lines)
+
+
+def _format_seeds(cells: Sequence[Cell]) -> str:
+    word = "seed" if len(cells) == 1 else "seeds"
+    return f"{word} {', '.join(str(cell.seed) for cell in cells)}"
+
+
+def _format_time(plan: Plan, cell: Cell) -> str:
+    seconds = plan.estimates[cell.id].seconds
+    return "unknown" if seconds is None else format_duration(seconds)

@@ -1,4 +1,4 @@
-"""What a person sees of a grid while it runs."""
+"""The progress of a grid, shown while it runs."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-from rich.progress import Progress as Bar
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from flfa_app.experiments.store import Cell
 
-__all__ = ["Progress", "duration"]
+__all__ = ["GridProgress", "format_duration"]
 
 ROUND = re.compile(r"round\s+(\d+)/(\d+)\s.*")
 
 
-class Progress:
+class GridProgress:
     """One bar for the whole grid, with the time left and the last round of a cell.
 
     Where the output is not a terminal there is a line for each finished cell.
@@ -37,7 +36,7 @@ class Progress:
         self._done: dict[str, float] = {}
         self._ended = 0
         self._began = time.monotonic()
-        self._bar = Bar(
+        self._bar = Progress(
             MofNCompleteColumn(),
             TextColumn("cells"),
             BarColumn(bar_width=24),
@@ -46,7 +45,7 @@ class Progress:
         )
         self._task = self._bar.add_task("", total=len(cells), left="?")
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> GridProgress:
         if self.console.is_terminal:
             self._bar.start()
         return self
@@ -60,7 +59,7 @@ class Progress:
         if self.console.is_terminal:
             self._bar.stop()
 
-    def started(self, cell: Cell) -> None:
+    def cell_started(self, cell: Cell) -> None:
         """Show that a cell has been started."""
         self._update(f"{cell.id}: starting")
 
@@ -71,7 +70,7 @@ class Progress:
             # The time left of one cell would be taken for that of the grid.
             self._update(f"{cell.id}: {found[0].partition('  left')[0]}")
 
-    def ended(self, cell: Cell, reason: str) -> None:
+    def cell_ended(self, cell: Cell, reason: str) -> None:
         """Show that a cell is finished, or why it has failed."""
         self._done[cell.id] = 1.0
         self._ended += 1
@@ -80,10 +79,10 @@ class Progress:
             text, style = f"{number} {cell.id} has failed: {reason}", "red"
         else:
             text, style = f"{number} {cell.id}", ""
-        self.note(f"{text}  (left {self._left()})", style)
+        self.print(f"{text}  (left {self._left()})", style)
         self._bar.update(self._task, completed=self._ended)
 
-    def note(self, text: str, style: str = "") -> None:
+    def print(self, text: str, style: str = "") -> None:
         """Print a line that stays."""
         self.console.print(text, style=style, markup=False, highlight=False)
 
@@ -96,10 +95,10 @@ class Progress:
         if not done:
             return "?"
         seconds = (time.monotonic() - self._began) / done * (len(self._rounds) - done)
-        return duration(seconds)
+        return format_duration(seconds)
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return a duration in words that fit its size."""
     if seconds < 5400:
         minutes, rest = divmod(round(seconds), 60)

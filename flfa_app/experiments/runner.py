@@ -1,4 +1,7 @@
-"""Runs the cells of a grid: some at a time, each once, whatever happens to a call."""
+"""Runs the pending cells of a grid, several at a time, on SuperLinks of its own.
+
+A call that is interrupted or killed loses only the cells in progress.
+"""
 
 from __future__ import annotations
 
@@ -11,130 +14,141 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from flfa_app.experiments.attempt import RUNNING, Attempt, try_cell
-from flfa_app.experiments.flower import SuperLinkDiedError, flower_attempt
+from flfa_app.experiments.cell_run import (
+    RUNNING,
+    CellRunner,
+    SuperLinkDiedError,
+    flower_cell_runner,
+    run_cell,
+)
 from flfa_app.experiments.plan import Plan
-from flfa_app.experiments.progress import Progress
-from flfa_app.experiments.store import Cell, Results, write_grid
+from flfa_app.experiments.progress import GridProgress
+from flfa_app.experiments.store import Cell, GridResults, write_grid
 from flfa_app.launch.cli import PROJECT
 from flfa_app.launch.processes import stop
 from flfa_app.launch.superlink import SuperLink, started
 
-__all__ = ["Engine", "flower_engine", "results_folder", "run_plan"]
+__all__ = ["CellEngine", "flower_engine", "locked_folder", "run_plan"]
 
-# The SuperLink may end once by an accident; the second time without a finished cell in
-# between is not one.
-DEATHS = 2
-HOME = "flower-home"
+# One failure may be an accident. A second one without a finished cell in between means
+# that every further start would fail, too.
+MAX_CONSECUTIVE_FAILURES = 2
+HOMES_FILE = "flower-home"
 
-Engine = Callable[[], AbstractContextManager[Attempt]]
-"""Starts what runs cells, and stops it; started again if it dies."""
+CellEngine = Callable[[], AbstractContextManager[CellRunner]]
+"""Starts what runs cells and stops it in the end; started again if it dies."""
 
 
-def run_plan(plan: Plan, engine: Engine, progress: Progress) -> dict[str, str]:
-    """Run what is to do; return why cells have failed, by their id.
+def run_plan(plan: Plan, engine: CellEngine, progress: GridProgress) -> dict[str, str]:
+    """Run the pending cells; return the reasons of failed cells, by their id.
 
     Raises
     ------
     RuntimeError
-        If there is no point in going on: the disk is full, or the SuperLink dies.
+        If no further cell could succeed: the disk is full, or the SuperLink dies.
     """
-    failed: dict[str, str] = {}
-    left = deque(plan.to_do)
-    deaths = 0
-    while left:
-        before = len(left)
+    failures: dict[str, str] = {}
+    queue = deque(plan.pending)
+    superlink_failures = 0
+    while queue:
+        queued = len(queue)
         running: dict[Future[str], Cell] = {}
         try:
-            # The engine is stopped first: the threads wait for what it has started.
-            with ThreadPoolExecutor(plan.cells_at_a_time) as pool, engine() as attempt:
-                for cell, reason in _run_some(
-                    plan, left, running, pool, attempt, progress
+            # The engine stops before the pool: its threads wait for the engine's runs.
+            with (
+                ThreadPoolExecutor(plan.concurrent_cells) as pool,
+                engine() as runner,
+            ):
+                for cell, reason in _run_queue(
+                    plan, queue, running, pool, runner, progress
                 ):
-                    progress.ended(cell, reason)
+                    progress.cell_ended(cell, reason)
                     if reason:
-                        failed[cell.id] = reason
-        except SuperLinkDiedError as problem:
-            left.extendleft(c for c in running.values() if not plan.results.is_done(c))
-            deaths = deaths + 1 if len(left) == before else 1
-            if deaths == DEATHS:
-                raise RuntimeError(f"{problem}\n(twice in a row)") from problem
-            progress.note("The SuperLink has ended; starting it again ...")
-    return failed
+                        failures[cell.id] = reason
+        except SuperLinkDiedError as error:
+            queue.extendleft(
+                cell for cell in running.values() if not plan.results.is_complete(cell)
+            )
+            superlink_failures = superlink_failures + 1 if len(queue) == queued else 1
+            if superlink_failures == MAX_CONSECUTIVE_FAILURES:
+                raise RuntimeError(f"{error}\n(twice in a row)") from error
+            progress.print("The SuperLink has ended; starting it again ...")
+    return failures
 
 
-def _run_some(
+def _run_queue(
     plan: Plan,
-    left: deque[Cell],
+    queue: deque[Cell],
     running: dict[Future[str], Cell],
     pool: ThreadPoolExecutor,
-    attempt: Attempt,
-    progress: Progress,
+    runner: CellRunner,
+    progress: GridProgress,
 ) -> Iterator[tuple[Cell, str]]:
-    """Run cells until none is left; yield each with the reason if it has failed."""
+    """Run the queued cells; yield each of them when it ends, with why it failed."""
 
     def run(cell: Cell) -> str:
-        return try_cell(
-            plan.results, cell, attempt, lambda line: progress.line(cell, line)
+        return run_cell(
+            plan.results, cell, runner, lambda line: progress.line(cell, line)
         )
 
-    while left or running:
-        while left and len(running) < plan.cells_at_a_time:
-            cell = left.popleft()
-            # An attempt that something has ended may have left a part of itself.
-            shutil.rmtree(plan.results.folder / RUNNING / cell.id, ignore_errors=True)
-            progress.started(cell)
+    while queue or running:
+        while queue and len(running) < plan.concurrent_cells:
+            cell = queue.popleft()
+            progress.cell_started(cell)
             running[pool.submit(run, cell)] = cell
         for future in wait(running, return_when=FIRST_COMPLETED).done:
             reason = future.result()
             yield running.pop(future), reason
 
 
-def flower_engine(plan: Plan, gpus: float) -> Engine:
-    """Return what runs cells with ``flwr run``, on SuperLinks with a Ray of their own.
+def flower_engine(plan: Plan, gpus: float) -> CellEngine:
+    """Return an engine that runs cells with ``flwr run``.
 
-    Starting Ray takes as long as the training of a small cell: it is kept for all that
-    run there one after another.
+    Each SuperLink keeps a Ray cluster for all of its cells, because starting Ray takes
+    as long as training a small cell.
     """
 
     @contextmanager
-    def start() -> Iterator[Attempt]:
+    def start() -> Iterator[CellRunner]:
         with ExitStack() as stack:
-            homes = stack.enter_context(_remembered_homes(plan))
+            homes = stack.enter_context(_recorded_homes(plan))
 
-            def one(home: Path) -> SuperLink:
+            def start_superlink(home: Path) -> SuperLink:
                 return stack.enter_context(
                     started(SuperLink(home, PROJECT, plan.workers))
                 )
 
-            with ThreadPoolExecutor(len(homes)) as pool:  # they start at the same time
-                superlinks = list(pool.map(one, homes))
-            yield flower_attempt(superlinks, gpus)
+            with ThreadPoolExecutor(len(homes)) as pool:  # all at the same time
+                superlinks = list(pool.map(start_superlink, homes))
+            yield flower_cell_runner(superlinks, gpus)
 
     return start
 
 
 @contextmanager
-def _remembered_homes(plan: Plan) -> Iterator[list[Path]]:
-    """Make a home for each SuperLink, known to the next call before one is started.
+def _recorded_homes(plan: Plan) -> Iterator[list[Path]]:
+    """Create a home for each SuperLink; write them to a file before any start.
 
-    This process may be killed at any moment, and then it cannot stop them.
+    If this process is killed, the next call finds there what it has to stop.
     """
-    file = plan.results.folder / HOME
+    file = plan.results.folder / HOMES_FILE
     with ExitStack() as stack:
-        # First in, last out: when they are stopped there is none to remember.
+        # Entered first, so the file is deleted last, after all SuperLinks have stopped.
         stack.callback(file.unlink, missing_ok=True)
         homes = [
             Path(stack.enter_context(TemporaryDirectory(prefix="flfa-"))).resolve()
-            for _ in range(plan.cells_at_a_time)
+            for _ in range(plan.concurrent_cells)
         ]
         file.write_text("".join(f"{home}\n" for home in homes))
         yield homes
 
 
 @contextmanager
-def results_folder(results: Results) -> Iterator[None]:
-    """Take a results folder for this process; clean up after one that was killed."""
+def locked_folder(results: GridResults) -> Iterator[None]:
+    """Lock a results folder for this process and write its ``grid.json``.
+
+    Also stops and deletes what a killed call has left.
+    """
     folder = results.folder
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
@@ -151,9 +165,10 @@ def results_folder(results: Results) -> Iterator[None]:
 
 
 def _stop_leftovers(folder: Path) -> None:
-    """Stop the SuperLinks of a call that was killed: nobody reads its results."""
-    if (folder / HOME).is_file():
-        for line in (folder / HOME).read_text().splitlines():
+    """Stop the SuperLinks of a killed call, whose results nobody reads."""
+    file = folder / HOMES_FILE
+    if file.is_file():
+        for line in file.read_text().splitlines():
             stop(Path(line))
             shutil.rmtree(line, ignore_errors=True)
-        (folder / HOME).unlink()
+        file.unlink()

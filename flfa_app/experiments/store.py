@@ -1,49 +1,57 @@
-"""The results folder of a grid: which cells it has, and how far each of them is.
+"""The results folder of a grid: its cells, and the state of each of them.
 
 ::
 
-    <out>/grid.json                 what was asked for: title, axes, all cells
-    <out>/cells/<id>/               the run directory of a finished cell
-    <out>/cells/<id>.failed.json    why the last attempt at a cell has failed
-    <out>/logs/<id>.log             what Flower logged in that attempt
+    <out>/grid.json                 the grid: title, axes and all requested cells
+    <out>/cells/<id>/               run directory of a finished cell
+    <out>/cells/<id>.failed.json    why the last attempt at a cell failed
+    <out>/logs/<id>.log             Flower's log of that attempt
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from flfa_app.config import KEYS
 from flfa_app.errors import ConfigError
-from flfa_app.experiments.files import read_json, read_rounds, write_json
-from flfa_app.results.records import RoundRecord
+from flfa_app.experiments.files import write_json
+from flfa_app.results.records import RoundRecord, read_records
 
 __all__ = [
     "Cell",
-    "Grid",
-    "Results",
-    "Status",
-    "differences",
+    "CellStatus",
+    "GridResults",
+    "GridSpec",
     "has_grid",
     "read_results",
     "write_grid",
 ]
 
-GRID = "grid.json"
+GRID_FILE = "grid.json"
 CELLS = "cells"
 LOGS = "logs"
-NOT_SETTINGS = {name for name, key in KEYS.items() if not key.changes_results}
+KEYS_WITHOUT_EFFECT = {name for name, key in KEYS.items() if not key.changes_results}
 
-Status = Literal["finished", "failed", "missing"]
+CellStatus = Literal["finished", "failed", "missing"]
 
 
 @dataclass(frozen=True)
 class Cell:
     """One run of a grid.
 
-    ``axes`` says which value it has on each axis, ``run_config`` is the whole run
-    config that follows from them, defaults included, without ``output-dir``.
+    Attributes
+    ----------
+    id : str
+        Name of the run directory.
+    axes : dict[str, str]
+        The cell's value on each axis.
+    seed, nodes : int
+        Seed, and number of simulated nodes.
+    run_config : dict[str, Any]
+        The complete run config, defaults included, without ``output-dir``.
     """
 
     id: str
@@ -54,23 +62,23 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Grid:
-    """What a grid is about.
+class GridSpec:
+    """The description of a grid, without its cells.
 
     Attributes
     ----------
     title : str
-        For people.
+        Heading of tables and report.
     table : str
-        Key of the paper's numbers; "" if there are none.
+        Key of the paper's table; "" if the grid reproduces none.
     metric : str
-        Key of ``summary.json`` that the table shows.
+        Key of ``summary.json`` that the first table shows.
     seeds : list[int]
-        Every combination of axis values is run with each of them.
+        Seeds that every combination of axis values is run with.
     axes : dict[str, list[str]]
         Axes and their values, in the order of the grid file.
     columns : str
-        The axis that makes the columns of the table; the others make its rows.
+        The axis that makes the columns of a table; the others make its rows.
     """
 
     title: str
@@ -82,115 +90,118 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Results:
-    """A grid and what its results folder holds."""
+class GridResults:
+    """A grid and its results folder."""
 
     folder: Path
-    grid: Grid
+    spec: GridSpec
     cells: list[Cell]
 
-    def directory(self, cell: Cell) -> Path:
-        """Return the run directory of a cell; it is there if the cell is finished."""
+    def run_directory(self, cell: Cell) -> Path:
+        """Return the run directory of a cell; it exists once the cell is finished."""
         return self.folder / CELLS / cell.id
 
     def failure_file(self, cell: Cell) -> Path:
-        """Return the file that says why a cell has failed."""
+        """Return the file that says why a cell failed."""
         return self.folder / CELLS / f"{cell.id}.failed.json"
 
     def log_file(self, cell: Cell) -> Path:
-        """Return the file with all that Flower logged in an attempt that failed."""
+        """Return the file with Flower's log of a failed attempt."""
         return self.folder / LOGS / f"{cell.id}.log"
 
-    def status(self, cell: Cell) -> Status:
-        """Return how far a cell is; whose settings it has is for :meth:`matches`.
+    def status(self, cell: Cell) -> CellStatus:
+        """Return the state of a cell; a finished run may have other settings.
 
-        An attempt that has failed after a run with other settings is what counts.
+        A failed attempt counts more than an older run with other settings.
         """
         if self.failure_file(cell).is_file():
-            return "finished" if self.is_done(cell) else "failed"
-        return "finished" if self.has_ended(cell) else "missing"
+            return "finished" if self.is_complete(cell) else "failed"
+        return "finished" if self.has_run(cell) else "missing"
 
-    def has_ended(self, cell: Cell) -> bool:
-        """Tell whether a run is there that has come to its end, whatever it is."""
-        return (self.directory(cell) / "summary.json").is_file()
+    def has_run(self, cell: Cell) -> bool:
+        """Tell whether the cell's directory holds a run that came to its end."""
+        return (self.run_directory(cell) / "summary.json").is_file()
 
-    def is_done(self, cell: Cell) -> bool:
-        """Tell whether nothing is left to do: a whole run with the cell's settings."""
+    def is_complete(self, cell: Cell) -> bool:
+        """Tell whether the run is there, readable, and has the cell's settings."""
         return (
-            self.has_ended(cell)
+            self.has_run(cell)
             and self.damage(cell) is None
-            and not differences(self.directory(cell), cell)
+            and self.settings_match(cell)
         )
 
     def damage(self, cell: Cell) -> str | None:
-        """Return which file of a run directory cannot be read, and what to do."""
-        if not self.has_ended(cell):
+        """Return which file of a finished run cannot be read, and the cure."""
+        if not self.has_run(cell):
             return None
-        directory = self.directory(cell)
         try:
             for name in ("config.json", "summary.json"):
-                read_json(directory / name, _again(directory))
-            read_rounds(directory / "metrics.jsonl", _again(directory))
+                self._read_run_file(cell, name)
+            self._read_rounds(cell)
         except ConfigError as problem:
             return str(problem)
         return None
 
     def summary(self, cell: Cell) -> dict[str, Any] | None:
         """Return ``summary.json`` of a finished cell."""
-        return self._file(cell, "summary.json")
+        finished = self.status(cell) == "finished"
+        return self._read_run_file(cell, "summary.json") if finished else None
 
     def config(self, cell: Cell) -> dict[str, Any] | None:
         """Return ``config.json`` of a finished cell."""
-        return self._file(cell, "config.json")
-
-    def _file(self, cell: Cell, name: str) -> dict[str, Any] | None:
-        if self.status(cell) != "finished":
-            return None
-        directory = self.directory(cell)
-        return read_json(directory / name, _again(directory))
+        finished = self.status(cell) == "finished"
+        return self._read_run_file(cell, "config.json") if finished else None
 
     def rounds(self, cell: Cell) -> list[RoundRecord]:
-        """Return the rounds of a finished cell; none of any other."""
-        if self.status(cell) != "finished":
-            return []
-        directory = self.directory(cell)
-        return read_rounds(directory / "metrics.jsonl", _again(directory))
+        """Return the rounds of a finished cell; of any other none."""
+        return self._read_rounds(cell) if self.status(cell) == "finished" else []
 
-    def failure(self, cell: Cell) -> str | None:
-        """Return why the last attempt at a cell has failed, if it has."""
+    def failure_reason(self, cell: Cell) -> str | None:
+        """Return why the last attempt at a cell failed, if it did."""
         if self.status(cell) != "failed":
             return None
         file = self.failure_file(cell)
-        return str(read_json(file, f"delete {file}").get("reason", "not known"))
+        return str(_read_json(file, f"delete {file}").get("reason", "not known"))
 
-    def matches(self, cell: Cell) -> bool:
-        """Tell whether the run in the cell's directory had the cell's settings."""
-        return not differences(self.directory(cell), cell)
+    def settings_match(self, cell: Cell) -> bool:
+        """Tell whether the run in the cell's directory has the cell's settings."""
+        return not self.setting_differences(cell)
+
+    def setting_differences(self, cell: Cell) -> list[str]:
+        """Return where the settings of a run differ from its cell's, key by key."""
+        config = self._read_run_file(cell, "config.json")
+        actual = {"nodes": config.get("nodes"), **config.get("run-config", {})}
+        wanted = {"nodes": cell.nodes, **cell.run_config}
+        absent = "not there"
+        return [
+            f"{key} was {actual.get(key, absent)!r}, is {wanted.get(key, absent)!r}"
+            for key in dict.fromkeys([*wanted, *actual])
+            if key not in KEYS_WITHOUT_EFFECT and actual.get(key) != wanted.get(key)
+        ]
+
+    def _read_run_file(self, cell: Cell, name: str) -> dict[str, Any]:
+        directory = self.run_directory(cell)
+        return _read_json(directory / name, _cure_for_damage(directory))
+
+    def _read_rounds(self, cell: Cell) -> list[RoundRecord]:
+        directory = self.run_directory(cell)
+        file = directory / "metrics.jsonl"
+        try:
+            return read_records(file)
+        except (OSError, ValueError) as problem:
+            raise _unreadable(file, problem, _cure_for_damage(directory)) from problem
 
 
-def differences(directory: Path, cell: Cell) -> list[str]:
-    """Return what a run directory has otherwise than a cell asks for, key by key."""
-    config = read_json(directory / "config.json", _again(directory))
-    then = {"nodes": config.get("nodes"), **config.get("run-config", {})}
-    now = {"nodes": cell.nodes, **cell.run_config}
-    keys = dict.fromkeys([*now, *then])
-    return [
-        f"{key} was {then.get(key, 'not there')!r}, is {now.get(key, 'not there')!r}"
-        for key in keys
-        if key not in NOT_SETTINGS and then.get(key) != now.get(key)
-    ]
-
-
-def write_grid(results: Results) -> None:
+def write_grid(results: GridResults) -> None:
     """Write ``grid.json``."""
-    grid = results.grid
-    about = {
-        "title": grid.title,
-        "table": grid.table,
-        "metric": grid.metric,
-        "seeds": grid.seeds,
-        "axes": grid.axes,
-        "columns": grid.columns,
+    spec = results.spec
+    content = {
+        "title": spec.title,
+        "table": spec.table,
+        "metric": spec.metric,
+        "seeds": spec.seeds,
+        "axes": spec.axes,
+        "columns": spec.columns,
         "cells": [
             {
                 "id": cell.id,
@@ -203,24 +214,30 @@ def write_grid(results: Results) -> None:
         ],
     }
     (results.folder / CELLS).mkdir(parents=True, exist_ok=True)
-    write_json(results.folder / GRID, about)
+    write_json(results.folder / GRID_FILE, content)
 
 
-def has_grid(out: Path) -> bool:
+def has_grid(folder: Path) -> bool:
     """Tell whether a folder is the results folder of a grid."""
-    return (out / GRID).is_file()
+    return (folder / GRID_FILE).is_file()
 
 
-def read_results(out: Path) -> Results:
-    """Read a results folder; raise :class:`ConfigError` if it is none."""
-    file = out / GRID
-    if not has_grid(out):
+def read_results(folder: Path) -> GridResults:
+    """Read a results folder.
+
+    Raises
+    ------
+    ConfigError
+        If the folder holds no ``grid.json``, or a damaged one.
+    """
+    file = folder / GRID_FILE
+    if not has_grid(folder):
         raise ConfigError(
-            f"{out} is not a results folder: there is no {GRID} in it; make one with "
-            "python -m flfa_app.experiments run GRID"
+            f"{folder} is not a results folder: there is no {GRID_FILE} in it; make "
+            "one with python -m flfa_app.experiments run GRID"
         )
     cure = f"delete {file} and run the grid again, with --seeds for further seeds"
-    about = read_json(file, cure)
+    content = _read_json(file, cure)
     try:
         cells = [
             Cell(
@@ -230,16 +247,32 @@ def read_results(out: Path) -> Results:
                 nodes=cell["nodes"],
                 run_config=cell["run-config"],
             )
-            for cell in about["cells"]
+            for cell in content["cells"]
         ]
-        names = ("title", "table", "metric", "seeds", "axes", "columns")
-        grid = Grid(**{name: about[name] for name in names})
+        keys = ("title", "table", "metric", "seeds", "axes", "columns")
+        spec = GridSpec(**{key: content[key] for key in keys})
     except KeyError as missing:
         raise ConfigError(f"{file} has no {missing.args[0]!r}; {cure}") from missing
-    return Results(out, grid, cells)
+    return GridResults(folder, spec, cells)
 
 
-def _again(directory: Path) -> str:
+def _read_json(file: Path, cure: str) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text("utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("it holds no JSON object")
+    except (OSError, ValueError) as problem:
+        raise _unreadable(file, problem, cure) from problem
+    return content
+
+
+def _unreadable(file: Path, problem: Exception, cure: str) -> ConfigError:
+    # str() of an OSError would repeat the file name.
+    reason = getattr(problem, "strerror", None) or problem
+    return ConfigError(f"{file} cannot be read: {reason}; {cure}")
+
+
+def _cure_for_damage(directory: Path) -> str:
     return (
         "run the grid again, which keeps the damaged cell aside, or delete the folder "
         f"{directory}"

@@ -1,4 +1,4 @@
-"""How long a cell takes: as the cells before it, or a rough calculation."""
+"""Estimates how long a cell takes, from finished cells or from a rough calculation."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from flfa_app.experiments.store import Cell, Results
+from flfa_app.experiments.store import Cell, GridResults
 
-__all__ = ["Guess", "Kind", "cell_seconds", "images_per_round", "measured_rounds"]
+__all__ = ["TimeEstimate", "Workload", "estimate_cell", "measure_rounds"]
 
-# All that a cell does beside its rounds, two at a time on two cores: the cells of
+# Everything beside the rounds, with two cells at a time on two cores: the cells of
 # quick.toml took 17.7 s each, 4.2 s of it in rounds (2026-11-17, a busy machine).
 START_SECONDS = 14.0
-# Forward, backward and update for one image on one core, up to 32x32 pixels;
-# docs/reproducing.md says how it was measured. Another machine is faster or slower.
+# Forward, backward and update for one image of up to 32x32 pixels on one core;
+# docs/reproducing.md says how it was measured. Other machines are faster or slower.
 IMAGE_SECONDS = {"cnn": 0.0003, "mobilenet_v2": 0.0053, "resnet50": 0.081}
-# An evaluation is the forward pass alone; the backward pass costs about two of them.
+# An evaluation is a forward pass; the backward pass costs about two of them.
 EVALUATION_SHARE = 1 / 3
 # Training images, as the paper lists them.
 TRAIN_IMAGES = {
@@ -40,55 +40,60 @@ TEST_IMAGES = {
     "cifar10": 10_000,
     "cifar100": 10_000,
 }
-# What a round of two cells costs alike, roughly, if it is the same.
-ALIKE = ["dataset", "model", "algorithm", "local-epochs"]
-ALIKE += ["fraction-train", "train-fraction"]
+# Rounds of cells with the same values of these keys take about the same time.
+WORKLOAD_KEYS = ["dataset", "model", "algorithm", "local-epochs"]
+WORKLOAD_KEYS += ["fraction-train", "train-fraction"]
 
-Kind = tuple[Any, ...]
-"""The values of :data:`ALIKE`."""
+Workload = tuple[Any, ...]
+"""The values of :data:`WORKLOAD_KEYS`."""
 
 
-class Guess(NamedTuple):
-    """Seconds of a cell, None if nothing is known, and whether they were measured."""
+class TimeEstimate(NamedTuple):
+    """Seconds of a cell, None if unknown; ``measured`` if finished cells gave them."""
 
     seconds: float | None
     measured: bool
 
 
-def measured_rounds(results: Results, finished: Iterable[Cell]) -> dict[Kind, float]:
-    """Return how many seconds a round took on average, of each kind of cell."""
-    found: dict[Kind, list[float]] = {}
+def measure_rounds(
+    results: GridResults, finished: Iterable[Cell]
+) -> dict[Workload, float]:
+    """Return the mean seconds of a round for each workload of the finished cells."""
+    seconds: dict[Workload, list[float]] = {}
     for cell in finished:
         summary = results.summary(cell) or {}
         if summary.get("seconds") and summary.get("rounds"):
-            seconds = summary["seconds"] / summary["rounds"]
-            found.setdefault(_kind(cell), []).append(seconds)
-    return {kind: statistics.fmean(seconds) for kind, seconds in found.items()}
+            round_seconds = summary["seconds"] / summary["rounds"]
+            seconds.setdefault(_workload(cell), []).append(round_seconds)
+    return {workload: statistics.fmean(each) for workload, each in seconds.items()}
 
 
-def cell_seconds(cell: Cell, workers: int, measured: Mapping[Kind, float]) -> Guess:
+def estimate_cell(
+    cell: Cell, workers: int, measured: Mapping[Workload, float]
+) -> TimeEstimate:
     """Return how long a cell may take.
 
-    As long as the finished cells of the same method and data set, a round; else the
-    images it trains on and is evaluated on, times the seconds of one. The server
-    evaluates beside the next round's training, but on the same cores.
+    Rounds of the same workload are as long as in finished cells. Without any, the
+    estimate is the number of images trained and evaluated on, times the seconds of
+    one. The server evaluates during the next round's training, but on the same cores.
     """
-    rounds = cell.run_config["num-server-rounds"]
-    if _kind(cell) in measured:
-        return Guess(measured[_kind(cell)] * rounds, measured=True)
-    model, images = cell.run_config["model"], images_per_round(cell)
-    if model not in IMAGE_SECONDS or images is None:
-        return Guess(None, measured=False)
     keys = cell.run_config
-    tested = TEST_IMAGES[keys["dataset"]] / keys["evaluate-every"]
-    processor = rounds * (images + tested * EVALUATION_SHARE) * IMAGE_SECONDS[model]
-    return Guess(START_SECONDS + processor / workers, measured=False)
+    rounds = keys["num-server-rounds"]
+    if _workload(cell) in measured:
+        return TimeEstimate(measured[_workload(cell)] * rounds, measured=True)
+    trained = _trained_images(cell)
+    if keys["model"] not in IMAGE_SECONDS or trained is None:
+        return TimeEstimate(None, measured=False)
+    evaluated = TEST_IMAGES[keys["dataset"]] / keys["evaluate-every"]
+    images = rounds * (trained + evaluated * EVALUATION_SHARE)
+    seconds = images * IMAGE_SECONDS[keys["model"]] / workers
+    return TimeEstimate(START_SECONDS + seconds, measured=False)
 
 
-def images_per_round(cell: Cell) -> float | None:
-    """Return how many images all clients of a round train on, on average.
+def _trained_images(cell: Cell) -> float | None:
+    """Return the expected training images of a round, over all clients and epochs.
 
-    An image counts in each epoch; None for a data set whose size is not known here.
+    None for a data set of unknown size.
     """
     keys = cell.run_config
     if keys["dataset"] not in TRAIN_IMAGES:
@@ -99,5 +104,5 @@ def images_per_round(cell: Cell) -> float | None:
     return float(images * share * keys["local-epochs"])
 
 
-def _kind(cell: Cell) -> Kind:
-    return tuple(cell.run_config[key] for key in ALIKE)
+def _workload(cell: Cell) -> Workload:
+    return tuple(cell.run_config[key] for key in WORKLOAD_KEYS)

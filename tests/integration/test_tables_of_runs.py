@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import date
 from pathlib import Path
 
-from flfa_app.experiments.report.page import report
-from flfa_app.experiments.report.tables import render
-from flfa_app.experiments.store import Cell, Results
+from flfa_app.experiments.report.page import render_report
+from flfa_app.experiments.report.tables import render_tables
+from flfa_app.experiments.store import Cell, GridResults
 from tests.federation import QUICK, run_app
 from tests.results_folder import AXES, make_grid
 
@@ -23,23 +23,23 @@ def test_real_runs_have_all_that_is_shown(tmp_path: Path) -> None:
         Cell(c.id, c.axes, c.seed, 4, c.run_config | QUICK | {"model": "cnn"})
         for c in made.cells
     ]
-    results = Results(made.folder, made.grid, cells)
+    results = GridResults(made.folder, made.spec, cells)
     scores = {}
     for cell in cells:
         run = run_app(
             tmp_path / "runs", cell.run_config | {"output-dir": str(tmp_path / "runs")}
         )
-        run.rename(results.directory(cell))
-        assert results.matches(cell)
+        run.rename(results.run_directory(cell))
+        assert results.settings_match(cell)
         summary = results.summary(cell)
         assert summary is not None
         scores[cell.axes["flfa"]] = 100 * summary["score"]
-    text = render(results, "markdown")
+    text = render_tables(results, "markdown")
     assert f"{scores['none']:.2f}" in text
     assert f"{scores['lowest'] - scores['none']:+.2f} (1 pair)" in text
     for heading in ("Accuracy", "Macro-AUC", "Time a round"):
         assert f"\n## {heading}" in text
-    page = report(results, date(2026, 1, 2))
+    page = render_report(results, date(2026, 1, 2))
     assert "No finished run" not in page
     pictures = (
         "accuracy by",

@@ -1,243 +1,192 @@
-"""From the runs of a grid to rows, columns and differences, in no format yet."""
+"""Compares the runs of a grid: means over seeds and differences to baselines."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from flfa_app.experiments.analysis.paper import Published, beside
-from flfa_app.experiments.analysis.quantities import Quantity, quantities
-from flfa_app.experiments.analysis.rows import RowCells, display, row_label, rows
-from flfa_app.experiments.analysis.statistics import (
-    Difference,
-    Estimate,
-    estimate,
-    paired_difference,
+from flfa_app.experiments.analysis.comparison_table import (
+    DECIMALS,
+    AverageGain,
+    AverageRow,
+    ComparisonTable,
+    ResultRow,
+    TableColumn,
+    TableEntry,
 )
-from flfa_app.experiments.store import Cell, Grid, Results, Status
+from flfa_app.experiments.analysis.paper import Published, paper_number
+from flfa_app.experiments.analysis.quantities import Quantity, list_quantities
+from flfa_app.experiments.analysis.row_layout import (
+    RowLayout,
+    display_name,
+    layout_rows,
+    row_label,
+)
+from flfa_app.experiments.analysis.statistics import (
+    paired_difference,
+    sample_statistics,
+)
+from flfa_app.experiments.store import Cell, CellStatus, GridResults, GridSpec
 
-__all__ = ["DECIMALS", "Average", "Column", "Entry", "Row", "Table", "compare"]
-
-DECIMALS = 2
-
-
-@dataclass(frozen=True)
-class Column:
-    """A value of the column axis, and a part of the quantity if it has parts."""
-
-    value: str
-    part: str
-    label: str
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What the seeds of one row and column say.
-
-    ``failed``, ``missing``, ``empty`` (finished without this number) and ``other``
-    (finished with other settings; its number counts) are seeds. ``base_other`` are the
-    seeds of the row compared with that had other settings. ``unlike_paper`` are the
-    keys for which the paper's number is of other runs, and not shown.
-    """
-
-    values: dict[int, float]
-    seeds: list[int]
-    failed: list[int]
-    missing: list[int]
-    empty: list[int]
-    other: list[int]
-    estimate: Estimate | None
-    paper: Published | None
-    unlike_paper: tuple[str, ...] = ()
-    best: bool = False
-    base_other: tuple[int, ...] = ()
-    difference: Difference | None = None
-    paper_difference: float | None = None
+__all__ = ["compare_runs"]
 
 
-@dataclass(frozen=True)
-class Row:
-    """A row of a table; it has no entry where the grid has no such run."""
-
-    about: RowCells
-    entries: dict[Column, Entry]
-
-
-@dataclass(frozen=True)
-class Gain:
-    """The mean of a column's differences over the methods that have one."""
-
-    mean: float | None
-    count: int
-    methods: int
-    paper: Published | None
-
-
-@dataclass(frozen=True)
-class Average:
-    """The mean differences of all rows that differ in their method alone."""
-
-    label: str
-    axes: dict[str, str]
-    entries: dict[Column, Gain]
-
-
-@dataclass(frozen=True)
-class Table:
-    """One quantity of all runs."""
-
-    quantity: Quantity
-    columns: list[Column]
-    rows: list[Row]
-    averages: list[Average]
-
-
-def compare(results: Results) -> list[Table]:
-    """Return the tables of a grid: its metric first, relative time last."""
+def compare_runs(results: GridResults) -> list[ComparisonTable]:
+    """Return a table for each quantity: the grid's metric first, relative time last."""
     status = {cell.id: results.status(cell) for cell in results.cells}
-    other = {
+    other_settings = {
         cell.id
         for cell in results.cells
-        if status[cell.id] == "finished" and not results.matches(cell)
+        if status[cell.id] == "finished" and not results.settings_match(cell)
     }
-    about = rows(results)
+    layouts = layout_rows(results)
     return [
-        _table(results.grid, about, quantity, status, other)
-        for quantity in quantities(results)
+        _compare_quantity(results.spec, layouts, quantity, status, other_settings)
+        for quantity in list_quantities(results)
     ]
 
 
-def _table(
-    grid: Grid,
-    about: Sequence[RowCells],
+def _compare_quantity(
+    spec: GridSpec,
+    layouts: Sequence[RowLayout],
     quantity: Quantity,
-    status: Mapping[str, Status],
-    other: Collection[str],
-) -> Table:
-    columns = _columns(grid, about, quantity)
-    made = [
-        Row(
-            row,
+    status: Mapping[str, CellStatus],
+    other_settings: Collection[str],
+) -> ComparisonTable:
+    columns = _make_columns(spec, layouts, quantity)
+    rows = [
+        ResultRow(
+            layout,
             {
-                column: _entry(grid, cells, column, quantity, status, other)
+                column: _make_entry(
+                    spec, cells, column, quantity, status, other_settings
+                )
                 for column in columns
-                if (cells := row.cells.get(column.value))
+                if (cells := layout.cells.get(column.value))
             },
         )
-        for row in about
+        for layout in layouts
     ]
-    if not quantity.compared:
-        return Table(quantity, columns, made, [])
-    made = [_compared(row, made) for row in made]
-    return Table(quantity, columns, made, _averages(grid, made))
+    if not quantity.higher_is_better:
+        return ComparisonTable(quantity, columns, rows, [])
+    rows = [_compare_in_group(row, rows) for row in rows]
+    return ComparisonTable(quantity, columns, rows, _average_rows(spec, rows))
 
 
-def _columns(grid: Grid, about: Sequence[RowCells], quantity: Quantity) -> list[Column]:
-    """Return the columns; a quantity of parts has one for each that a run has."""
-    found = []
-    for value in grid.axes[grid.columns]:
-        cells = [cell for row in about for cell in row.cells.get(value, [])]
+def _make_columns(
+    spec: GridSpec, layouts: Sequence[RowLayout], quantity: Quantity
+) -> list[TableColumn]:
+    """Return the columns; a quantity with parts has one for each part of any run."""
+    columns = []
+    for value in spec.axes[spec.columns]:
+        cells = [cell for row in layouts for cell in row.cells.get(value, [])]
         parts = dict.fromkeys(part for c in cells for part in quantity.numbers(c))
-        named = [part for part in parts if part]
-        if quantity.by_part and not named:
+        named_parts = [part for part in parts if part]
+        if quantity.by_part and not named_parts:
             continue
-        found += [(value, part) for part in named or [""]]
-    several = len({value for value, _ in found}) > 1
+        columns += [(value, part) for part in named_parts or [""]]
+    several_values = len({value for value, _ in columns}) > 1
 
     def label(value: str, part: str) -> str:
-        return ", ".join([display(value)] * (several or not part) + [part] * bool(part))
+        if not part:
+            return display_name(value)
+        return f"{display_name(value)}, {part}" if several_values else part
 
-    return [Column(value, part, label(value, part)) for value, part in found]
+    return [TableColumn(value, part, label(value, part)) for value, part in columns]
 
 
-def _entry(
-    grid: Grid,
+def _make_entry(
+    spec: GridSpec,
     cells: Sequence[Cell],
-    column: Column,
+    column: TableColumn,
     quantity: Quantity,
-    status: Mapping[str, Status],
-    other: Collection[str],
-) -> Entry:
+    status: Mapping[str, CellStatus],
+    other_settings: Collection[str],
+) -> TableEntry:
     numbers = {cell.seed: quantity.numbers(cell).get(column.part) for cell in cells}
     values = {seed: number for seed, number in numbers.items() if number is not None}
-    by_status = {
-        name: [cell.seed for cell in cells if status[cell.id] == name]
-        for name in ("finished", "failed", "missing")
-    }
-    paper = beside(grid.table, quantity.paper, cells[0], column.part)
-    return Entry(
+
+    def seeds_with(wanted: CellStatus) -> list[int]:
+        return [cell.seed for cell in cells if status[cell.id] == wanted]
+
+    paper = paper_number(spec.table, quantity.paper_quantity, cells[0], column.part)
+    return TableEntry(
         values=values,
         seeds=list(numbers),
-        failed=by_status["failed"],
-        missing=by_status["missing"],
-        empty=[seed for seed in by_status["finished"] if seed not in values],
-        other=[cell.seed for cell in cells if cell.id in other],
-        estimate=estimate(list(values.values())),
+        failed=seeds_with("failed"),
+        missing=seeds_with("missing"),
+        without_number=[s for s in seeds_with("finished") if s not in values],
+        other_settings=[cell.seed for cell in cells if cell.id in other_settings],
+        statistics=sample_statistics(values.values()),
         paper=paper.number,
-        unlike_paper=paper.unlike,
+        paper_differing_keys=paper.differing_keys,
     )
 
 
-def _compared(row: Row, table: Sequence[Row]) -> Row:
-    """Return a row with its differences to its base, and the best of its group."""
-    group = [other for other in table if other.about.group == row.about.group]
-    base = group[0]
+def _compare_in_group(row: ResultRow, table: Sequence[ResultRow]) -> ResultRow:
+    """Return a row with its differences to the baseline and the marks of the best."""
+    group = [other for other in table if other.layout.group == row.layout.group]
+    baseline = group[0]
     entries = {}
     for column, entry in row.entries.items():
-        rivals = [
-            round(rival.estimate.mean, DECIMALS)
-            for other in group
-            if (rival := other.entries.get(column)) and rival.estimate
+        means = [
+            round(other.statistics.mean, DECIMALS)
+            for member in group
+            if (other := member.entries.get(column)) and other.statistics
         ]
-        best = (
-            entry.estimate is not None
-            and len(rivals) > 1
-            and round(entry.estimate.mean, DECIMALS) == max(rivals)
+        is_best = (
+            entry.statistics is not None
+            and len(means) > 1
+            and round(entry.statistics.mean, DECIMALS) == max(means)
         )
-        entries[column] = replace(entry, best=best)
-        if row is not base and (against := base.entries.get(column)):
+        entries[column] = replace(entry, is_best=is_best)
+        if row is not baseline and (base := baseline.entries.get(column)):
             entries[column] = replace(
                 entries[column],
-                base_other=tuple(against.other),
-                difference=paired_difference(entry.values, against.values),
-                paper_difference=_minus(entry.paper, against.paper),
+                baseline_other_settings=tuple(base.other_settings),
+                difference=paired_difference(entry.values, base.values),
+                paper_difference=_paper_difference(entry.paper, base.paper),
             )
-    return Row(row.about, entries)
+    return ResultRow(row.layout, entries)
 
 
-def _minus(ours: Published | None, base: Published | None) -> float | None:
-    if isinstance(ours, float) and isinstance(base, float):
-        return ours - base
+def _paper_difference(
+    number: Published | None, baseline: Published | None
+) -> float | None:
+    if isinstance(number, float) and isinstance(baseline, float):
+        return number - baseline
     return None
 
 
-def _averages(grid: Grid, table: Sequence[Row]) -> list[Average]:
-    variants: dict[tuple[tuple[str, str], ...], list[Row]] = {}
+def _average_rows(spec: GridSpec, table: Sequence[ResultRow]) -> list[AverageRow]:
+    variants: dict[tuple[tuple[str, str], ...], list[ResultRow]] = {}
     for row in table:
-        if row.about.base:
-            axes = {k: v for k, v in row.about.axes.items() if k != "method"}
+        if row.layout.baseline:
+            axes = {k: v for k, v in row.layout.axes.items() if k != "method"}
             variants.setdefault(tuple(axes.items()), []).append(row)
     return [
-        Average(row_label(dict(axes), grid), dict(axes), _gains(grid, alike))
-        for axes, alike in variants.items()
-        if len(alike) > 1
+        AverageRow(row_label(dict(axes), spec), dict(axes), _average_gains(spec, rows))
+        for axes, rows in variants.items()
+        if len(rows) > 1
     ]
 
 
-def _gains(grid: Grid, alike: Sequence[Row]) -> dict[Column, Gain]:
-    """Return the mean difference of each column over rows that differ in method."""
+def _average_gains(
+    spec: GridSpec, rows: Sequence[ResultRow]
+) -> dict[TableColumn, AverageGain]:
+    """Return the mean difference of each column over rows of different methods."""
     gains = {}
-    for column in dict.fromkeys(column for row in alike for column in row.entries):
-        entries = [row.entries[column] for row in alike if column in row.entries]
-        means = [entry.difference.mean for entry in entries if entry.difference]
-        mean = estimate(means)
-        cell = next(
-            row.about.cells[column.value][0] for row in alike if column in row.entries
+    for column in dict.fromkeys(column for row in rows for column in row.entries):
+        with_column = [row for row in rows if column in row.entries]
+        entries = [row.entries[column] for row in with_column]
+        statistics = sample_statistics(
+            [entry.difference.mean for entry in entries if entry.difference]
         )
-        gains[column] = Gain(
-            mean.mean if mean else None,
-            len(means),
-            len(entries),
-            beside(grid.table, "average-gain", cell).number,
+        cell = with_column[0].layout.cells[column.value][0]
+        gains[column] = AverageGain(
+            mean=statistics.mean if statistics else None,
+            count=statistics.count if statistics else 0,
+            methods=len(entries),
+            paper=paper_number(spec.table, "average-gain", cell).number,
         )
     return gains

@@ -1,4 +1,4 @@
-"""The published numbers, looked up by what a run is."""
+"""The published numbers, looked up by the settings of a run."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from flfa_app.experiments.store import Cell
 
 __all__ = [
     "NOT_CONVERGED",
-    "Beside",
+    "PaperNumber",
     "Published",
-    "beside",
-    "other_settings",
-    "published",
-    "tables",
+    "differing_keys",
+    "paper_number",
+    "paper_tables",
+    "published_numbers",
 ]
 
-FILE = Path(__file__).with_name("paper_numbers.toml")
+NUMBERS_FILE = Path(__file__).with_name("paper_numbers.toml")
 NOT_CONVERGED = "-"
+# Value of `flfa` in the file that stands for every rule but "none".
 ANY_RULE = "flfa"
-# Numbers that the paper gives in another table, of the same runs.
-FURTHER_TABLES = {("table1", "extra-accuracy"): "cifar10_1"}
-# What the paper says of all its runs ("Experimental setup", "Additional Experiment
-# Settings"), of their rounds by data set, and of the runs of single tables.
+# Quantities of a table's runs that the paper publishes in another table.
+OTHER_TABLES = {("table1", "extra-accuracy"): "cifar10_1"}
+# Settings that the paper states for all runs ("Experimental setup", "Additional
+# Experiment Settings"), for runs with FLFA, for data sets and for single tables.
 SETTINGS: dict[str, Any] = {
     "nodes": 100,
     "model": "mobilenet_v2",
@@ -49,36 +50,37 @@ FLFA_SETTINGS: dict[str, Any] = {
     "scaling": "tensor",
 }
 ROUNDS, LONG_ROUNDS = 100, {"cifar10": 500, "cifar100": 500}
-OF_TABLE: dict[str, dict[str, Any]] = {
+TABLE_SETTINGS: dict[str, dict[str, Any]] = {
     "beta01": {"dirichlet-beta": 0.1},
     "resnet50": {"model": "resnet50"},
     "clients200": {"nodes": 200},
     "epochs15": {"local-epochs": 15},
     "participation005": {"fraction-train": 0.05},
 }
-# A number in the paper's units, or its mark for runs that did not converge.
+
 Published = float | str
+"""A number in the paper's units, or :data:`NOT_CONVERGED`."""
 
 
-def tables() -> list[str]:
+def paper_tables() -> list[str]:
     """Return the keys of the paper's tables."""
-    return list(_read())
+    return list(_read_numbers())
 
 
-def published(
+def published_numbers(
     table: str, quantity: str, run_config: Mapping[str, Any]
 ) -> Mapping[str, Published]:
-    """Return what the paper says about runs with these settings.
+    """Return the numbers that the paper has for runs with these settings.
 
     Parameters
     ----------
     table : str
-        Key of a table; "" for a grid that is none of the paper's.
+        Key of a table; "" for a grid that reproduces none.
     quantity : str
         ``accuracy``, ``time``, ``average-gain`` (by data set), ``extra-accuracy`` (by
         extra test set) or ``selection-frequency`` (by block of the model).
     run_config : Mapping[str, Any]
-        Settings; only the keys by which the table tells its lines apart count.
+        Settings. Only keys that distinguish the lines of the table are compared.
 
     Returns
     -------
@@ -87,55 +89,60 @@ def published(
     """
     if not table:
         return {}
-    if table not in _read():
+    if table not in _read_numbers():
         raise ConfigError(
-            f"table is {table!r}; the paper's tables are {', '.join(tables())}"
+            f"table is {table!r}; the paper's tables are {', '.join(paper_tables())}"
         )
-    for line in _read()[table]:
-        if quantity in line and _is_about(line["when"], run_config):
+    for line in _read_numbers()[table]:
+        if quantity in line and _applies_to(line["when"], run_config):
             return dict(line[quantity])
     return {}
 
 
-class Beside(NamedTuple):
-    """The published number beside a run, or in which keys its runs were others."""
+class PaperNumber(NamedTuple):
+    """The published number for a run.
+
+    If settings differ, ``number`` is None and ``differing_keys`` names them.
+    """
 
     number: Published | None
-    unlike: tuple[str, ...] = ()
+    differing_keys: tuple[str, ...] = ()
 
 
-def beside(table: str, quantity: str, cell: Cell, part: str = "") -> Beside:
-    """Return the number that the paper has for a run's data set, or a part of it."""
-    table = FURTHER_TABLES.get((table, quantity), table)
-    numbers = published(table, quantity, cell.run_config)
+def paper_number(table: str, quantity: str, cell: Cell, part: str = "") -> PaperNumber:
+    """Return the published number for a run's data set, or for a part of a run."""
+    table = OTHER_TABLES.get((table, quantity), table)
+    numbers = published_numbers(table, quantity, cell.run_config)
     number = numbers.get(part or str(cell.run_config["dataset"]))
     if number is None:
-        return Beside(None)
-    unlike = other_settings(table, cell)
-    return Beside(None if unlike else number, tuple(unlike))
+        return PaperNumber(None)
+    keys = differing_keys(table, cell)
+    return PaperNumber(None if keys else number, tuple(keys))
 
 
-def other_settings(table: str, cell: Cell) -> list[str]:
-    """Return the keys in which a run is no run of a table of the paper.
+def differing_keys(table: str, cell: Cell) -> list[str]:
+    """Return the keys in which a run differs from the runs of a table of the paper.
 
-    Keys by which the table tells its lines apart are none: :func:`published` has no
-    number for a run of no line. Nor are those that the paper leaves open.
+    Keys that distinguish the lines of the table do not count, because
+    :func:`published_numbers` compares them. Nor do keys that the paper does not state.
     """
-    told_apart = {key for line in _read().get(table, []) for key in line["when"]}
+    line_keys = {key for line in _read_numbers().get(table, []) for key in line["when"]}
     keys = cell.run_config
-    paper = {
+    paper_settings = {
         **SETTINGS,
         "num-server-rounds": LONG_ROUNDS.get(keys["dataset"], ROUNDS),
         **(FLFA_SETTINGS if keys["flfa"] != "none" else {}),
-        **OF_TABLE.get(table, {}),
+        **TABLE_SETTINGS.get(table, {}),
     }
-    has = {"nodes": cell.nodes, **keys}
+    settings = {"nodes": cell.nodes, **keys}
     return [
-        key for key in paper if key not in told_apart and has.get(key) != paper[key]
+        key
+        for key, value in paper_settings.items()
+        if key not in line_keys and settings.get(key) != value
     ]
 
 
-def _is_about(when: Mapping[str, Any], run_config: Mapping[str, Any]) -> bool:
+def _applies_to(when: Mapping[str, Any], run_config: Mapping[str, Any]) -> bool:
     return all(
         run_config[key] != "none"
         if key == "flfa" and value == ANY_RULE
@@ -145,6 +152,6 @@ def _is_about(when: Mapping[str, Any], run_config: Mapping[str, Any]) -> bool:
 
 
 @cache
-def _read() -> dict[str, list[dict[str, Any]]]:
-    with FILE.open("rb") as file:
+def _read_numbers() -> dict[str, list[dict[str, Any]]]:
+    with NUMBERS_FILE.open("rb") as file:
         return tomllib.load(file)

@@ -1,4 +1,4 @@
-"""What the tables show: which numbers of a run, in which unit, against what."""
+"""The quantities that tables show: their numbers, units and titles."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from flfa_app.config import KEYS
-from flfa_app.experiments.store import Cell, Results
+from flfa_app.experiments.store import Cell, GridResults
 from flfa_app.results.metrics import relative_time
 
-__all__ = ["FLFA_KEYS", "METRICS", "Quantity", "quantities", "settings_without"]
+__all__ = ["FLFA_KEYS", "METRICS", "Quantity", "list_quantities", "settings_without"]
 
+# Keys in which a run with FLFA may differ from its baseline.
 FLFA_KEYS = frozenset(name for name, key in KEYS.items() if key.flfa_only)
 METHOD_KEYS = frozenset(name for name, key in KEYS.items() if key.algorithm)
 SHARES = frozenset({"score", "final-accuracy", "best-accuracy", "auc"})
@@ -31,7 +32,7 @@ TIME_NOTE = (
     "with the same seed. Runs that had more or less of the machine than that one are "
     "not comparable with it."
 )
-# The numbers of summary.json, the default first.
+# Numbers of summary.json; the first is the default metric of a grid.
 METRICS = [
     "score",
     "final-accuracy",
@@ -49,78 +50,78 @@ METRICS = [
     "bytes-sent",
     "bytes-received",
 ]
-# What the paper calls it.
-PAPER = {"score": "accuracy"}
+# Names of quantities in the paper's tables, where they differ.
+PAPER_QUANTITIES = {"score": "accuracy"}
 
-# Numbers of a run by part; a quantity without parts has the one part "".
-Numbers = Mapping[str, float | None]
+# Numbers of a run by part; a quantity without parts has the single part "".
+PartNumbers = Mapping[str, float | None]
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number of a run, or one for each of its parts.
+    """A number of each run, or one for each part of it.
 
     Attributes
     ----------
     key : str
         Key of ``summary.json``, or ``time``.
     title : str
-        For people, with the unit.
+        Heading of its table, with the unit.
     by_part : bool
-        A number for each part (test set, block of the model), not one.
-    compared : bool
-        More is better: the best is bold and differences are shown.
-    paper : str
-        What the paper's table calls it.
-    numbers : Callable[[Cell], Numbers]
-        The number of each part, in table units; None or absent where there is none.
+        A run has a number for each part (test set, block of the model).
+    higher_is_better : bool
+        The table marks the best number and shows differences.
+    paper_quantity : str
+        Name of the quantity in the paper's tables.
+    numbers : Callable[[Cell], PartNumbers]
+        The numbers of a run in the table's unit; None or absent if it has none.
     note : str
-        What has to be known to read it.
+        Explanation in the table's legend.
     """
 
     key: str
     title: str
     by_part: bool
-    compared: bool
-    paper: str
-    numbers: Callable[[Cell], Numbers]
+    higher_is_better: bool
+    paper_quantity: str
+    numbers: Callable[[Cell], PartNumbers]
     note: str = ""
 
 
-def quantities(results: Results) -> list[Quantity]:
-    """Return what there is to show: the grid's metric first, others if runs have them.
+def list_quantities(results: GridResults) -> list[Quantity]:
+    """Return the quantities to show: the grid's metric first, relative time last.
 
-    Each summary is read once.
+    Quantities that no run has are left out, except the grid's metric.
     """
     summaries = {cell.id: results.summary(cell) for cell in results.cells}
-    metric = results.grid.metric
+    metric = results.spec.metric
     further = [
         key
         for key in ("auc", "extra-accuracy")
         if key != metric and any((s or {}).get(key) for s in summaries.values())
     ]
-    found = [_from_summaries(key, summaries) for key in (metric, *further)]
+    quantities = [_from_summaries(key, summaries) for key in (metric, *further)]
     times = _relative_times(results)
     if times:
-        found.append(
+        quantities.append(
             Quantity(
                 key="time",
                 title=TITLES["time"],
                 by_part=False,
-                compared=False,
-                paper="time",
+                higher_is_better=False,
+                paper_quantity="time",
                 numbers=lambda cell: {"": times.get(cell.id)},
                 note=TIME_NOTE,
             )
         )
-    return found
+    return quantities
 
 
 def _from_summaries(key: str, summaries: Mapping[str, Any]) -> Quantity:
     percent = key in SHARES or key in SHARES_BY_PART
     scale = 100.0 if percent else 1.0
 
-    def numbers(cell: Cell) -> Numbers:
+    def numbers(cell: Cell) -> PartNumbers:
         value = (summaries[cell.id] or {}).get(key)
         parts = value if isinstance(value, Mapping) else {"": value}
         return {
@@ -132,41 +133,41 @@ def _from_summaries(key: str, summaries: Mapping[str, Any]) -> Quantity:
         key=key,
         title=TITLES.get(key, key) + (", in %" if percent else ""),
         by_part=key in SHARES_BY_PART,
-        compared=key in SHARES or key == "extra-accuracy",
-        paper=PAPER.get(key, key),
+        higher_is_better=key in SHARES or key == "extra-accuracy",
+        paper_quantity=PAPER_QUANTITIES.get(key, key),
         numbers=numbers,
     )
 
 
-def _relative_times(results: Results) -> dict[str, float]:
-    """Return how many times as long as in FedAvg without FLFA a round of a run takes.
+def _relative_times(results: GridResults) -> dict[str, float]:
+    """Return the seconds of a round relative to FedAvg without FLFA, by cell id.
 
-    The run it is compared with has the same seed and settings, method aside.
+    A run is compared with the FedAvg run that has the same seed and settings.
     """
-    finished = {
-        cell.id: rounds for cell in results.cells if (rounds := results.rounds(cell))
+    rounds = {
+        cell.id: records for cell in results.cells if (records := results.rounds(cell))
     }
-    reference: dict[str, str] = {}
+    references: dict[str, str] = {}
     for cell in results.cells:
         method = (cell.run_config["algorithm"], cell.run_config["flfa"])
-        if cell.id in finished and method == ("fedavg", "none"):
-            reference.setdefault(_task(cell), cell.id)
+        if cell.id in rounds and method == ("fedavg", "none"):
+            references.setdefault(_settings_without_method(cell), cell.id)
     return {
-        cell.id: relative_time(finished[cell.id], finished[reference[_task(cell)]])
+        cell.id: relative_time(rounds[cell.id], rounds[reference])
         for cell in results.cells
-        if cell.id in finished and _task(cell) in reference
+        if cell.id in rounds
+        and (reference := references.get(_settings_without_method(cell)))
     }
 
 
-def _task(cell: Cell) -> str:
-    """Return what a run is about, its method aside."""
+def _settings_without_method(cell: Cell) -> str:
     return settings_without(cell, FLFA_KEYS | METHOD_KEYS | {"algorithm"})
 
 
 def settings_without(cell: Cell, keys: frozenset[str]) -> str:
-    """Return a cell's settings but for some keys, as a text that can be compared."""
-    kept = {k: v for k, v in cell.run_config.items() if k not in keys}
-    return repr((cell.nodes, sorted(kept.items())))
+    """Return all settings of a cell except some keys, as a text to compare."""
+    settings = {k: v for k, v in cell.run_config.items() if k not in keys}
+    return repr((cell.nodes, sorted(settings.items())))
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

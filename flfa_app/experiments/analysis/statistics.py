@@ -1,4 +1,4 @@
-"""What a few seeds say: mean, deviation, and the difference of paired runs."""
+"""Statistics over seeds: mean, deviation, and the difference of paired runs."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from scipy.stats import t as student_t
+from scipy import stats
 
-__all__ = ["Difference", "Estimate", "estimate", "paired_difference"]
+__all__ = [
+    "PairedDifference",
+    "SampleStatistics",
+    "paired_difference",
+    "sample_statistics",
+]
 
 CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """A mean over seeds; one seed alone has no deviation."""
+class SampleStatistics:
+    """Mean and sample standard deviation; a single value has no deviation."""
 
     mean: float
     deviation: float | None
@@ -23,8 +28,8 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Difference:
-    """A mean of differences and its confidence interval; one pair alone has none."""
+class PairedDifference:
+    """Mean difference and its confidence interval; a single pair has no interval."""
 
     mean: float
     low: float | None
@@ -32,34 +37,37 @@ class Difference:
     count: int
 
 
-def estimate(values: Collection[float]) -> Estimate | None:
-    """Return mean and sample standard deviation (divisor n - 1); None of nothing."""
+def sample_statistics(values: Collection[float]) -> SampleStatistics | None:
+    """Return mean and standard deviation (divisor n - 1); None without any value."""
     if not values:
         return None
     count = len(values)
     mean = math.fsum(values) / count
     if count == 1:
-        return Estimate(mean, None, 1)
+        return SampleStatistics(mean, None, 1)
     squares = math.fsum((value - mean) ** 2 for value in values)
-    return Estimate(mean, math.sqrt(squares / (count - 1)), count)
+    return SampleStatistics(mean, math.sqrt(squares / (count - 1)), count)
 
 
 def paired_difference(
-    ours: Mapping[int, float], base: Mapping[int, float]
-) -> Difference | None:
-    """Return the mean of ``ours - base`` over the seeds that both have.
+    values: Mapping[int, float], baseline: Mapping[int, float]
+) -> PairedDifference | None:
+    """Return the mean of ``values - baseline`` over the seeds that both have.
 
     Runs with the same seed share partition, participants, initial weights and batch
-    order, so what a seed adds to both falls out of the difference. The interval is
-    Student's: mean ± t(97.5 %, n - 1) · deviation / √n. It holds the true mean in 95 %
-    of all repetitions if the differences are normal, which few seeds cannot show.
+    order, so the effect of the seed cancels out. The interval is Student's: mean ±
+    t(97.5 %, n - 1) · deviation / √n. It contains the true mean in 95 % of all
+    repetitions if the differences are normal, which few seeds cannot show.
     """
-    pairs = [ours[seed] - base[seed] for seed in ours if seed in base]
-    found = estimate(pairs)
-    if found is None:
+    differences = [values[seed] - baseline[seed] for seed in values if seed in baseline]
+    sample = sample_statistics(differences)
+    if sample is None:
         return None
-    if found.deviation is None:
-        return Difference(found.mean, None, None, 1)
-    quantile = float(student_t.ppf((1 + CONFIDENCE) / 2, found.count - 1))
-    half = quantile * found.deviation / math.sqrt(found.count)
-    return Difference(found.mean, found.mean - half, found.mean + half, found.count)
+    if sample.deviation is None:
+        return PairedDifference(sample.mean, None, None, 1)
+    # stats.t.interval would be nan for a deviation of 0.
+    quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, sample.count - 1))
+    half = quantile * sample.deviation / math.sqrt(sample.count)
+    return PairedDifference(
+        sample.mean, sample.mean - half, sample.mean + half, sample.count
+    )

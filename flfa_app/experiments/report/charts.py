@@ -1,4 +1,8 @@
-"""Small pictures as SVG text: no library in the page, colours from its style sheet."""
+"""Small charts as SVG text, coloured by the style sheet of the report.
+
+They are drawn by hand because a plotting library would add megabytes to a report that
+is one file.
+"""
 
 from __future__ import annotations
 
@@ -14,88 +18,119 @@ from matplotlib.image import imsave
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-__all__ = ["Bar", "Line", "Point", "bars", "heat_map", "histogram", "line_chart"]
+__all__ = [
+    "LINE_STYLES",
+    "Bar",
+    "Curve",
+    "CurvePoint",
+    "bar_chart",
+    "heat_map",
+    "histogram",
+    "line_chart",
+]
 
 WIDTH, HEIGHT = 320, 190
 LEFT, RIGHT, TOP, BOTTOM = 44, 14, 8, 34
-STYLES = 8  # how many kinds of lines the style sheet tells apart
+LINE_STYLES = 8  # line styles that the style sheet has
 
-# Mean, low and high end of its band.
-Point = tuple[float, float, float]
+CurvePoint = tuple[float, float, float]
+"""A mean, and the lower and upper end of its band."""
 
 
 @dataclass(frozen=True)
-class Line:
-    """A mean with a band, by round; ``attributes`` go to its element."""
+class Curve:
+    """Means with their bands by round.
 
-    name: str
-    attributes: str
+    ``attributes`` are HTML attributes of its element, ``style`` is the number of a line
+    style, less than :data:`LINE_STYLES`.
+    """
+
+    label: str
+    attributes: Mapping[str, str]
     style: int
-    points: Mapping[int, Point]
+    points: Mapping[int, CurvePoint]
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A share in per cent, and the paper's."""
+    """A share in per cent, and the published one."""
 
-    name: str
-    ours: float
+    label: str
+    share: float
     paper: float | None
 
 
 def line_chart(
-    lines: Sequence[Line],
+    curves: Sequence[Curve],
     *,
     title: str,
     unit: str,
-    zero: bool = False,
-    also: Collection[Point] = (),
+    zero_line: bool = False,
+    scale_points: Collection[CurvePoint] = (),
 ) -> str:
-    """Draw lines over rounds.
+    """Draw curves over rounds.
 
-    With ``zero`` the scale has 0, as a thin line. Points that are ``also`` given have a
-    place but are not drawn: pictures with the same points have the same scale.
+    Parameters
+    ----------
+    curves : Sequence[Curve]
+        At least one point in all.
+    title, unit : str
+        Description of the chart, and unit of the y axis.
+    zero_line : bool
+        Include 0 in the scale, and mark it with a thin line.
+    scale_points : Collection[tuple[float, float, float]]
+        Points to include in the scale without drawing them. Charts with the same ones
+        have the same scale.
     """
-    points = [*also, *(point for line in lines for point in line.points.values())]
-    rounds = [i for line in lines for i in line.points]
+    points = [*scale_points, *(p for curve in curves for p in curve.points.values())]
+    rounds = [number for curve in curves for number in curve.points]
     x = _Scale(min(rounds), max(rounds), LEFT, WIDTH - RIGHT)
-    ends = [0.0] * zero
-    low = min([*(low for _, low, _ in points), *ends])
-    high = max([*(high for _, _, high in points), *ends])
-    y = _Scale(low, high, HEIGHT - BOTTOM, TOP)
-    parts = [_y_axis(y, unit), _x_axis(x, "round", whole=True)]
-    if zero:
+    zeros = [0.0] * zero_line
+    lowest = min([*(low for _, low, _ in points), *zeros])
+    highest = max([*(high for _, _, high in points), *zeros])
+    y = _Scale(lowest, highest, HEIGHT - BOTTOM, TOP)
+    parts = [_y_axis(y, unit), _x_axis(x, "round", integer=True)]
+    if zero_line:
         parts.append(f'<path class="zero" d="M{LEFT} {y(0):.1f}H{WIDTH - RIGHT}"/>')
-    for line in lines:
-        at = [(x(i), y(m), y(lo), y(hi)) for i, (m, lo, hi) in line.points.items()]
-        mean = "L".join(f"{px:.1f} {pm:.1f}" for px, pm, _, _ in at)
-        if len(at) == 1:  # one round: a line of no length would not be seen
-            mean += f"L{at[0][0] + 3:.1f} {at[0][1]:.1f}"
-        upper = "L".join(f"{px:.1f} {ph:.1f}" for px, _, _, ph in at)
-        lower = "L".join(f"{px:.1f} {pl:.1f}" for px, _, pl, _ in reversed(at))
-        parts.append(
-            f'<g class="s{line.style % STYLES}"{line.attributes}>'
-            f"<title>{escape(line.name)}</title>"
-            f'<path class="band" d="M{upper}L{lower}Z"/>'
-            f'<path class="line" d="M{mean}"/></g>'
-        )
+    parts += [_draw_curve(curve, x, y) for curve in curves]
     return _svg(WIDTH, HEIGHT, title, parts)
 
 
-def bars(found: Sequence[Bar], *, title: str) -> str:
-    """Draw horizontal bars, the paper's thin and beneath ours."""
-    left, row = 12 + 6.2 * max(len(bar.name) for bar in found), 24
-    height = row * len(found) + 4
-    most = max([1.0, *(v for b in found for v in (b.ours, b.paper or 0.0))])
-    published = any(bar.paper is not None for bar in found)
-    x = _Scale(0, most, left, WIDTH - (112 if published else 36))
+def _draw_curve(curve: Curve, x: _Scale, y: _Scale) -> str:
+    points = [
+        (x(number), y(mean), y(low), y(high))
+        for number, (mean, low, high) in curve.points.items()
+    ]
+    mean = "L".join(f"{px:.1f} {py:.1f}" for px, py, _, _ in points)
+    if len(points) == 1:  # a line of length 0 would be invisible
+        mean += f"L{points[0][0] + 3:.1f} {points[0][1]:.1f}"
+    upper = "L".join(f"{px:.1f} {high:.1f}" for px, _, _, high in points)
+    lower = "L".join(f"{px:.1f} {low:.1f}" for px, _, low, _ in reversed(points))
+    attributes = "".join(
+        f' {name}="{escape(value)}"' for name, value in curve.attributes.items()
+    )
+    return (
+        f'<g class="s{curve.style}"{attributes}>'
+        f"<title>{escape(curve.label)}</title>"
+        f'<path class="band" d="M{upper}L{lower}Z"/>'
+        f'<path class="line" d="M{mean}"/></g>'
+    )
+
+
+def bar_chart(bars: Sequence[Bar], *, title: str) -> str:
+    """Draw horizontal bars, each with a thin bar of the published share beneath it."""
+    left, row_height = 12 + 6.2 * max(len(bar.label) for bar in bars), 24
+    height = row_height * len(bars) + 4
+    largest = max([1.0, *(v for bar in bars for v in (bar.share, bar.paper or 0.0))])
+    has_paper = any(bar.paper is not None for bar in bars)
+    x = _Scale(0, largest, left, WIDTH - (112 if has_paper else 36))
     parts = []
-    for i, bar in enumerate(found):
-        top = 2 + i * row
+    for i, bar in enumerate(bars):
+        top = 2 + i * row_height
         parts.append(f'<text x="{left - 5:.0f}" y="{top + 13}" class="end">')
-        parts.append(f"{escape(bar.name)}</text>")
-        parts.append(_rectangle("bar s1", left, top + 2, x(bar.ours) - left, 12))
-        text, end = f"{bar.ours:.1f}", x(bar.ours)
+        parts.append(f"{escape(bar.label)}</text>")
+        parts.append(_rectangle("bar s1", left, top + 2, x(bar.share) - left, 12))
+        text, end = f"{bar.share:.1f}", x(bar.share)
         if bar.paper is not None:
             text += f" (paper {bar.paper:.1f})"
             end = max(end, x(bar.paper))
@@ -107,14 +142,14 @@ def bars(found: Sequence[Bar], *, title: str) -> str:
 def histogram(
     counts: NDArray[np.int64], edges: NDArray[np.float64], *, title: str
 ) -> str:
-    """Draw how many layers have which cosine."""
+    """Draw the number of layers in each bin of their cosines."""
     x = _Scale(float(edges[0]), float(edges[-1]), LEFT, WIDTH - RIGHT)
     y = _Scale(0, float(counts.max()), HEIGHT - BOTTOM, TOP)
-    parts = [_y_axis(y, "layers", whole=True), _x_axis(x, "cosine", whole=False)]
+    parts = [_y_axis(y, "layers", integer=True), _x_axis(x, "cosine", integer=False)]
     for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True):
         left, top = x(float(low)), y(float(count))
-        width, tall = x(float(high)) - left - 0.5, HEIGHT - BOTTOM - top
-        parts.append(_rectangle("bar s1", left, top, width, tall))
+        width, height = x(float(high)) - left - 0.5, HEIGHT - BOTTOM - top
+        parts.append(_rectangle("bar s1", left, top, width, height))
     return _svg(WIDTH, HEIGHT, title, parts)
 
 
@@ -126,46 +161,46 @@ def heat_map(
     first_round: int,
     title: str,
 ) -> str:
-    """Draw scores, layers x rounds; ``marks`` are (layer, round) places in them.
+    """Draw scores, layers x rounds; ``marks`` are indices (layer, round) to mark.
 
-    The map itself is a picture of one pixel a score: as shapes, a hundred rounds of
-    fifty layers would be megabytes.
+    The scores are a picture of one pixel each, because shapes for fifty layers and a
+    hundred rounds would be megabytes.
     """
-    width, row = 640, 14 if len(layers) <= 30 else 9
-    left = 12 + 5.6 * max(len(_short(layer)) for layer in layers)
-    tall = row * len(layers)
-    count = scores.shape[1]
-    step = (width - left - RIGHT) / count
+    width, row_height = 640, 14 if len(layers) <= 30 else 9
+    left = 12 + 5.6 * max(len(_shorten(layer)) for layer in layers)
+    height = row_height * len(layers)
+    num_rounds = scores.shape[1]
+    step = (width - left - RIGHT) / num_rounds
     parts = [
         f'<image x="{left:.1f}" y="0" width="{width - left - RIGHT:.1f}" '
-        f'height="{tall}" preserveAspectRatio="none" href="{_png(scores)}"/>'
+        f'height="{height}" preserveAspectRatio="none" href="{_png(scores)}"/>'
     ]
-    every = 1 if row > 9 else 2
-    for i, layer in list(enumerate(layers))[::every]:
+    label_every = 1 if row_height > 9 else 2
+    for i, layer in list(enumerate(layers))[::label_every]:
         parts.append(
-            f'<text class="end small" x="{left - 5:.1f}" y="{(i + 0.75) * row:.1f}">'
-            f"{escape(_short(layer))}</text>"
+            f'<text class="end small" x="{left - 5:.1f}" '
+            f'y="{(i + 0.75) * row_height:.1f}">{escape(_shorten(layer))}</text>'
         )
-    side, inset = max(0.6 * step, min(step, 1.5)), 0.3 * row
+    side, inset = max(0.6 * step, min(step, 1.5)), 0.3 * row_height
     boxes = "".join(
-        f"M{left + (at + 0.5) * step - side / 2:.1f} {i * row + inset:.1f}"
-        f"h{side:.1f}v{row - 2 * inset:.1f}h{-side:.1f}z"
-        for i, at in marks
+        f"M{left + (column + 0.5) * step - side / 2:.1f} {i * row_height + inset:.1f}"
+        f"h{side:.1f}v{row_height - 2 * inset:.1f}h{-side:.1f}z"
+        for i, column in marks
     )
     parts.append(f'<path class="chosen" d="{boxes}"/>')
-    last = first_round + count - 1
-    x = _Scale(first_round - 0.5, last + 0.5, left, width - RIGHT)
-    for tick in _ticks(first_round, last, whole=True):
-        if first_round <= tick <= last:
-            at = f'x="{x(tick):.1f}" y="{tall + 13}"'
-            parts.append(f'<text class="middle" {at}>{tick:g}</text>')
-    place = f'x="{(left + width) / 2:.0f}" y="{tall + 27}"'
-    parts.append(f'<text class="middle" {place}>round</text>')
-    return _svg(width, tall + 32, title, parts)
+    last_round = first_round + num_rounds - 1
+    x = _Scale(first_round - 0.5, last_round + 0.5, left, width - RIGHT)
+    for tick in _ticks(first_round, last_round, integer=True):
+        if first_round <= tick <= last_round:
+            position = f'x="{x(tick):.1f}" y="{height + 13}"'
+            parts.append(f'<text class="middle" {position}>{tick:g}</text>')
+    position = f'x="{(left + width) / 2:.0f}" y="{height + 27}"'
+    parts.append(f'<text class="middle" {position}>round</text>')
+    return _svg(width, height + 32, title, parts)
 
 
 class _Scale:
-    """From numbers to places; a range of nothing is in the middle."""
+    """Maps numbers to coordinates; an empty range is widened around its value."""
 
     def __init__(self, low: float, high: float, start: float, end: float) -> None:
         if low == high:
@@ -177,29 +212,28 @@ class _Scale:
         return self.start + (value - self.low) * self.factor
 
 
-def _ticks(low: float, high: float, *, whole: bool) -> list[float]:
+def _ticks(low: float, high: float, *, integer: bool) -> list[float]:
     steps = [1, 2, 5, 10]
-    places = MaxNLocator(5, integer=whole, steps=steps).tick_values(low, high)
+    ticks = MaxNLocator(5, integer=integer, steps=steps).tick_values(low, high)
     slack = 1e-9 * max(abs(low), abs(high), 1e-9)
-    return [float(at) for at in places if low - slack <= at <= high + slack]
+    return [float(tick) for tick in ticks if low - slack <= tick <= high + slack]
 
 
-def _y_axis(y: _Scale, unit: str, *, whole: bool = False) -> str:
+def _y_axis(y: _Scale, unit: str, *, integer: bool = False) -> str:
     parts = [f'<text x="2" y="{HEIGHT - 4}">{escape(unit)}</text>']
-    for tick in _ticks(y.low, y.high, whole=whole):
-        at = y(tick)
-        parts.append(f'<path class="grid" d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}"/>')
+    for tick in _ticks(y.low, y.high, integer=integer):
+        parts.append(f'<path class="grid" d="M{LEFT} {y(tick):.1f}H{WIDTH - RIGHT}"/>')
         parts.append(
-            f'<text class="end" x="{LEFT - 5}" y="{at + 4:.1f}">{tick:g}</text>'
+            f'<text class="end" x="{LEFT - 5}" y="{y(tick) + 4:.1f}">{tick:g}</text>'
         )
     return "".join(parts)
 
 
-def _x_axis(x: _Scale, name: str, *, whole: bool) -> str:
+def _x_axis(x: _Scale, name: str, *, integer: bool) -> str:
     parts = []
-    for tick in _ticks(x.low, x.high, whole=whole):
-        at = f'x="{x(tick):.1f}" y="{HEIGHT - BOTTOM + 14}"'
-        parts.append(f'<text class="middle" {at}>{tick:g}</text>')
+    for tick in _ticks(x.low, x.high, integer=integer):
+        position = f'x="{x(tick):.1f}" y="{HEIGHT - BOTTOM + 14}"'
+        parts.append(f'<text class="middle" {position}>{tick:g}</text>')
     middle = (LEFT + WIDTH - RIGHT) / 2
     parts.append(
         f'<text class="middle" x="{middle:.0f}" y="{HEIGHT - 4}">{escape(name)}</text>'
@@ -207,9 +241,10 @@ def _x_axis(x: _Scale, name: str, *, whole: bool) -> str:
     return "".join(parts)
 
 
-def _rectangle(kind: str, x: float, y: float, width: float, height: float) -> str:
-    place = f'x="{x:.1f}" y="{y:.1f}" width="{max(width, 0):.1f}" height="{height:.1f}"'
-    return f'<rect class="{kind}" {place}/>'
+def _rectangle(css_class: str, x: float, y: float, width: float, height: float) -> str:
+    position = f'x="{x:.1f}" y="{y:.1f}"'
+    size = f'width="{max(width, 0):.1f}" height="{height:.1f}"'
+    return f'<rect class="{css_class}" {position} {size}/>'
 
 
 def _svg(width: int, height: int, title: str, parts: Sequence[str]) -> str:
@@ -220,7 +255,7 @@ def _svg(width: int, height: int, title: str, parts: Sequence[str]) -> str:
 
 
 def _png(scores: NDArray[np.float64]) -> str:
-    """Return the map as a data address, one pixel a score; grey where there is none."""
+    """Return the scores as a data URL, one pixel each; grey for nan."""
     low, high = np.nanmin(scores), np.nanmax(scores)
     pixels = colormaps["viridis"]((scores - low) / (high - low or 1.0))
     pixels[np.isnan(scores)] = (0.6, 0.6, 0.6, 1.0)
@@ -229,6 +264,6 @@ def _png(scores: NDArray[np.float64]) -> str:
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
 
 
-def _short(name: str) -> str:
-    # The end of a dotted layer name is what tells it from its neighbours.
+def _shorten(name: str) -> str:
+    # Neighbouring layers differ in the end of their dotted names.
     return name if len(name) <= 26 else "…" + name[-25:]

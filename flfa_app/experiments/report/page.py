@@ -1,30 +1,54 @@
-"""The report of a grid: one HTML file that needs nothing else."""
+"""The report of a grid: one HTML file that loads nothing else."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
 from functools import partial
-from html import escape
 from pathlib import Path
-from string import Template
+from typing import NamedTuple
 
-from flfa_app.experiments.analysis.comparison import compare
-from flfa_app.experiments.analysis.rows import display
-from flfa_app.experiments.report import panels
-from flfa_app.experiments.report.markup import filter_by, filters, pairs, result_table
-from flfa_app.experiments.report.panels import Runs
-from flfa_app.experiments.store import Results, Status, differences
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-__all__ = ["report", "write_report"]
+from flfa_app.experiments.analysis.comparison import compare_runs
+from flfa_app.experiments.analysis.row_layout import display_name
+from flfa_app.experiments.report.panels import (
+    Figure,
+    FinishedRuns,
+    cosine_figures,
+    curve_figures,
+    drift_figures,
+    filter_attributes,
+    score_figures,
+    selection_figures,
+)
+from flfa_app.experiments.report.table_text import (
+    ABSENT_TEXTS,
+    EMPTY_TABLE,
+    EntryText,
+    legend_texts,
+    text_rows,
+)
+from flfa_app.experiments.store import CellStatus, GridResults, GridSpec
 
-STATES: dict[Status, str] = {
+__all__ = ["render_report", "write_report"]
+
+TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).with_name("templates")),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+STATUS_NAMES: dict[CellStatus, str] = {
     "finished": "finished",
     "failed": "failed",
     "missing": "not run",
 }
-TEMPLATE = Path(__file__).with_name("report.html")
+AXIS_NAMES = {"dataset": "Data set", "method": "Method", "flfa": "FLFA"}
+METRIC_NAMES = {"score": "accuracy", "auc": "AUC", "time": "time"}
 CURVES = "In %, mean over the seeds; the band is one standard deviation to both sides."
 DRIFT = (
     "H of backpropagation minus H of FLFA with the same seed, mean and standard "
@@ -44,122 +68,158 @@ COSINES = (
 )
 
 
-def write_report(results: Results, path: Path) -> None:
-    """Write the report of a results folder; missing folders are made."""
+class AxisFilter(NamedTuple):
+    """The checkboxes of one axis: its number, name, and values with their names."""
+
+    number: int
+    name: str
+    values: dict[str, str]
+
+
+class FigurePanel(NamedTuple):
+    """The figures for one value of the column axis, which can be folded."""
+
+    name: str
+    attributes: dict[str, str]
+    figures: list[Figure]
+
+
+@dataclass(frozen=True)
+class FigureSection:
+    """The figures of one kind; ``metric`` is "" if the metric filter leaves it."""
+
+    heading: str
+    text: str
+    metric: str
+    panels: list[FigurePanel]
+
+
+def write_report(results: GridResults, path: Path) -> None:
+    """Write the report of a results folder; create missing folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(report(results, date.today()), encoding="utf-8")
+    path.write_text(render_report(results, date.today()), encoding="utf-8")
 
 
-def report(results: Results, today: date) -> str:
+def render_report(results: GridResults, today: date) -> str:
     """Return the report as HTML."""
-    tables = compare(results)
-    return Template(TEMPLATE.read_text("utf-8")).substitute(
-        title=escape(results.grid.title),
-        about="<br>".join(map(escape, _about(results, today))),
-        filters=filters(results.grid, tables),
-        problems=_problems(results),
-        tables="\n".join(result_table(results.grid, table) for table in tables),
-        sections="\n".join(_sections(Runs(results))),
-        settings=_settings(results),
+    spec = results.spec
+    tables = compare_runs(results)
+    return TEMPLATES.get_template("report.html").render(
+        title=spec.title,
+        summary=_summarize_runs(results, today),
+        axis_filters=_axis_filters(spec),
+        metrics={
+            table.quantity.key: METRIC_NAMES.get(table.quantity.key, table.quantity.key)
+            for table in tables
+        },
+        failures=_failures(results),
+        other_settings=_other_settings(results),
+        tables=[(table, text_rows(table), legend_texts(table)) for table in tables],
+        sections=list(_figure_sections(FinishedRuns(results))),
+        common_settings=_common_settings(results),
+        # What the templates need to turn a table into HTML.
+        ABSENT_TEXTS=ABSENT_TEXTS,
+        EMPTY_TABLE=EMPTY_TABLE,
+        NO_ENTRY=EntryText(),
+        row_attributes=partial(filter_attributes, spec),
+        column_attributes=lambda column: filter_attributes(
+            spec, {spec.columns: column.value}
+        ),
     )
 
 
-def _about(results: Results, today: date) -> list[str]:
-    """Return how far the grid is, and what its runs were made with."""
+def _summarize_runs(results: GridResults, today: date) -> list[str]:
+    """Return the state of the grid, and the code and versions of its runs."""
     states = Counter(results.status(cell) for cell in results.cells)
-    counts = [f"{states[state]} {word}" for state, word in STATES.items()]
-    configs = [
-        config for cell in results.cells if (config := results.config(cell)) is not None
-    ]
-    made = Counter(
+    counts = [f"{states[status]} {name}" for status, name in STATUS_NAMES.items()]
+    configs = [config for cell in results.cells if (config := results.config(cell))]
+    versions = Counter(
         ", ".join(f"{name} {number}" for name, number in config["versions"].items())
         for config in configs
     )
-    commits = Counter(_short(config["git-commit"]) for config in configs)
+    commits = Counter(_shorten_commit(config["git-commit"]) for config in configs)
     return [
         f"{today.isoformat()} · {len(results.cells)} runs: {', '.join(counts)}",
         *(f"Code: commit {_with_count(commit, commits)}" for commit in commits),
-        *(f"Made with {_with_count(versions, made)}" for versions in made),
+        *(f"Made with {_with_count(text, versions)}" for text in versions),
     ]
 
 
-def _short(commit: str | None) -> str:
-    """Return as much of a commit as people need, and whether it had changes."""
+def _shorten_commit(commit: str | None) -> str:
+    """Return twelve digits of a commit, and the mark of uncommitted changes."""
     if commit is None:
         return "not known"
-    number, dash, changes = commit.partition("-")
-    return number[:12] + dash + changes
+    digits, dash, changes = commit.partition("-")
+    return digits[:12] + dash + changes
 
 
 def _with_count(text: str, counts: Counter[str]) -> str:
     return text if len(counts) == 1 else f"{text} ({counts[text]} runs)"
 
 
-def _problems(results: Results) -> str:
-    failed = {
-        cell.id: reason
-        for cell in results.cells
-        if (reason := results.failure(cell)) is not None
-    }
-    other = {
-        cell.id: "; ".join(found)
+def _axis_filters(spec: GridSpec) -> list[AxisFilter]:
+    return [
+        AxisFilter(
+            number,
+            AXIS_NAMES.get(axis, axis),
+            {value: display_name(value) for value in values},
+        )
+        for number, (axis, values) in enumerate(spec.axes.items())
+        if len(values) > 1
+    ]
+
+
+def _failures(results: GridResults) -> dict[str, str]:
+    reasons = {cell.id: results.failure_reason(cell) for cell in results.cells}
+    return {cell: reason for cell, reason in reasons.items() if reason is not None}
+
+
+def _other_settings(results: GridResults) -> dict[str, str]:
+    return {
+        cell.id: "; ".join(differences)
         for cell in results.cells
         if results.status(cell) == "finished"
-        and (found := differences(results.directory(cell), cell))
+        and (differences := results.setting_differences(cell))
     }
-    return pairs("Runs that have failed", failed) + pairs(
-        "Runs with other settings than the grid asks for (marked †)", other
-    )
 
 
-def _settings(results: Results) -> str:
+def _common_settings(results: GridResults) -> dict[str, str]:
     """Return the settings that all runs have in common."""
-    configs = [{"nodes": cell.nodes, **cell.run_config} for cell in results.cells]
-    common = {
+    configs: Sequence[Mapping[str, object]] = [
+        {"nodes": cell.nodes, **cell.run_config} for cell in results.cells
+    ]
+    return {
         key: str(value)
         for key, value in (configs[0] if configs else {}).items()
         if all(config.get(key) == value for config in configs)
     }
-    return pairs("Settings of all runs", common)
 
 
-def _sections(runs: Runs) -> Iterator[str]:
-    accuracy = partial(panels.curves, "accuracy")
-    yield _section(runs, "Accuracy by round", CURVES, accuracy, metric="score")
-    if runs.have_auc():
-        auc = partial(panels.curves, "auc")
-        yield _section(runs, "Macro-AUC by round", CURVES, auc, metric="auc")
-    yield _section(runs, "Drift reduction by round", DRIFT, panels.drift)
-    yield _section(runs, "Selected layers by block", SELECTION, panels.selection)
-    yield _section(runs, "Scores of the layers", SCORES, panels.scores)
-    yield _section(runs, "Scores in round 1", COSINES, panels.cosines)
-
-
-def _section(
-    runs: Runs,
-    heading: str,
-    text: str,
-    draw: Callable[[Runs, str], Iterator[str]],
-    *,
-    metric: str = "",
-) -> str:
-    """Return a section with figures, folded by value of the column axis."""
-    grid = runs.grid
-    parts: list[str] = []
-    for column in grid.axes[grid.columns]:
-        if figures := list(draw(runs, column)):
-            attributes = filter_by(grid, {grid.columns: column})
-            if not parts:
-                attributes += " open"
-            parts.append(
-                f"<details{attributes}>"
-                f"<summary>{escape(display(column))}</summary>"
-                f'<div class="panels">{"".join(figures)}</div></details>'
+def _figure_sections(runs: FinishedRuns) -> Iterator[FigureSection]:
+    def section(
+        heading: str,
+        text: str,
+        figures_of: Callable[[FinishedRuns, str], Iterator[Figure]],
+        metric: str = "",
+    ) -> FigureSection:
+        spec = runs.spec
+        panels = [
+            FigurePanel(
+                display_name(value),
+                filter_attributes(spec, {spec.columns: value}),
+                figures,
             )
-    if not parts:
-        parts.append("<p>No finished run has what this needs.</p>")
-    attribute = f' data-metric="{metric}"' if metric else ""
-    return (
-        f"<section{attribute}><h2>{escape(heading)}</h2>"
-        f'<p class="soft">{escape(text)}</p>{"".join(parts)}</section>'
-    )
+            for value in spec.axes[spec.columns]
+            if (figures := list(figures_of(runs, value)))
+        ]
+        return FigureSection(heading, text, metric, panels)
+
+    accuracy_curves = partial(curve_figures, "accuracy")
+    yield section("Accuracy by round", CURVES, accuracy_curves, metric="score")
+    if runs.have_auc():
+        auc_curves = partial(curve_figures, "auc")
+        yield section("Macro-AUC by round", CURVES, auc_curves, metric="auc")
+    yield section("Drift reduction by round", DRIFT, drift_figures)
+    yield section("Selected layers by block", SELECTION, selection_figures)
+    yield section("Scores of the layers", SCORES, score_figures)
+    yield section("Scores in round 1", COSINES, cosine_figures)

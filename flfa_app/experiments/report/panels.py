@@ -1,21 +1,20 @@
-"""The figures of the report: which runs go into which picture."""
+"""The figures of the report: which runs each of them shows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from html import escape
-from math import isfinite, nan
+from math import isfinite
 from typing import Any, Literal
 
 import numpy as np
 
-from flfa_app.experiments.analysis.paper import other_settings, published
-from flfa_app.experiments.analysis.rows import RowCells, rows
-from flfa_app.experiments.analysis.statistics import estimate
+from flfa_app.experiments.analysis.paper import differing_keys, published_numbers
+from flfa_app.experiments.analysis.row_layout import RowLayout, layout_rows
+from flfa_app.experiments.analysis.statistics import sample_statistics
 from flfa_app.experiments.report import charts
-from flfa_app.experiments.report.markup import filter_by
-from flfa_app.experiments.store import Grid, Results
+from flfa_app.experiments.store import GridResults, GridSpec
 from flfa_app.results.metrics import (
     block_of,
     cosine_histogram,
@@ -26,101 +25,164 @@ from flfa_app.results.metrics import (
 from flfa_app.results.records import RoundRecord
 from strategies.rules import skewness
 
-__all__ = ["Runs", "cosines", "curves", "drift", "scores", "selection"]
+__all__ = [
+    "Figure",
+    "FinishedRuns",
+    "cosine_figures",
+    "curve_figures",
+    "drift_figures",
+    "filter_attributes",
+    "score_figures",
+    "selection_figures",
+]
 
 Rounds = Sequence[RoundRecord]
-Figures = Iterator[str]
 
 
-class Runs:
-    """The rounds of all finished runs of a grid, and its rows."""
+@dataclass(frozen=True)
+class Figure:
+    """A chart with its caption.
 
-    def __init__(self, results: Results) -> None:
-        self.grid = results.grid
-        self.groups: dict[int, list[RowCells]] = {}
-        for row in rows(results):
+    Attributes
+    ----------
+    svg : str
+        The chart.
+    attributes : dict[str, str]
+        HTML attributes by which the filters find it.
+    caption : str
+        Plain text.
+    curves : Sequence[Curve]
+        Curves to name in the caption, in their colours.
+    score_range : tuple[float, float] | None
+        Scores at both ends of the colour map, to show in the caption.
+    wide : bool
+        The chart needs the whole width of the page.
+    """
+
+    svg: str
+    attributes: dict[str, str]
+    caption: str = ""
+    curves: Sequence[charts.Curve] = ()
+    score_range: tuple[float, float] | None = None
+    wide: bool = False
+
+
+class FinishedRuns:
+    """The rounds of all finished runs of a grid, by row and column of its tables."""
+
+    def __init__(self, results: GridResults) -> None:
+        self.spec = results.spec
+        self.rows = layout_rows(results)
+        self.groups: dict[int, list[RowLayout]] = {}
+        for row in self.rows:
             self.groups.setdefault(row.group, []).append(row)
-        finished = ((cell.id, results.rounds(cell)) for cell in results.cells)
-        self._rounds = {cell_id: rounds for cell_id, rounds in finished if rounds}
+        self._rounds = {
+            cell.id: rounds
+            for cell in results.cells
+            if (rounds := results.rounds(cell))
+        }
 
-    def of(self, row: RowCells, column: str) -> dict[int, Rounds]:
-        """Return the rounds of a row's finished runs by seed."""
+    def by_seed(self, row: RowLayout, column: str) -> dict[int, Rounds]:
+        """Return the rounds of a row's finished runs, by seed."""
         cells = row.cells.get(column, [])
         return {c.seed: self._rounds[c.id] for c in cells if c.id in self._rounds}
 
     def have_auc(self) -> bool:
-        """Tell whether any run has measured the AUC."""
-        last = [rounds[-1].evaluation for rounds in self._rounds.values()]
-        return any(isfinite(evaluation.auc) for evaluation in last if evaluation)
+        """Tell whether the last round of any run has an AUC."""
+        evaluations = [rounds[-1].evaluation for rounds in self._rounds.values()]
+        return any(isfinite(x.auc) for x in evaluations if x is not None)
 
 
-def curves(key: Literal["accuracy", "auc"], runs: Runs, column: str) -> Figures:
-    """Yield a picture for each method: it, and it with FLFA; all with one scale."""
-    pictures = []
+def filter_attributes(spec: GridSpec, axes: Mapping[str, str]) -> dict[str, str]:
+    """Return the HTML attributes by which the page's filters find an element."""
+    numbers = {axis: number for number, axis in enumerate(spec.axes)}
+    return {f"data-axis-{numbers[axis]}": value for axis, value in axes.items()}
+
+
+def curve_figures(
+    metric: Literal["accuracy", "auc"], runs: FinishedRuns, column: str
+) -> Iterator[Figure]:
+    """Yield a line chart for each method, with and without FLFA; all have one scale."""
+    curves_of_group = []
     for group in runs.groups.values():
-        lines = []
-        for style, row in enumerate(group):
+        curves = []
+        for number, row in enumerate(group):
             series = [
-                {r.server_round: 100 * value for r, value in _measured(rounds, key)}
-                for rounds in runs.of(row, column).values()
+                {
+                    record.server_round: 100 * value
+                    for record in rounds
+                    if record.evaluation is not None
+                    and isfinite(value := getattr(record.evaluation, metric))
+                }
+                for rounds in runs.by_seed(row, column).values()
             ]
-            attributes = filter_by(runs.grid, row.axes)
-            if points := _band(series):
-                lines.append(charts.Line(row.label, attributes, style, points))
-        if lines:
-            pictures.append((group, lines))
-    every = [p for _, lines in pictures for one in lines for p in one.points.values()]
-    for group, lines in pictures:
-        title = f"{key} by round, {group[0].label}"
-        picture = charts.line_chart(lines, title=title, unit="%", also=every)
-        legend = "".join(
-            f'<span class="key s{line.style % charts.STYLES}"{line.attributes}>'
-            f"{escape(line.name)}</span>"
-            for line in lines
+            if points := _mean_with_band(series):
+                attributes = filter_attributes(runs.spec, row.axes)
+                style = number % charts.LINE_STYLES
+                curves.append(charts.Curve(row.label, attributes, style, points))
+        if curves:
+            curves_of_group.append((group, curves))
+    all_points = [
+        point
+        for _, curves in curves_of_group
+        for curve in curves
+        for point in curve.points.values()
+    ]
+    for group, curves in curves_of_group:
+        svg = charts.line_chart(
+            curves,
+            title=f"{metric} by round, {group[0].label}",
+            unit="%",
+            scale_points=all_points,
         )
-        yield _figure(runs.grid, group, column, legend, picture)
+        yield Figure(svg, _common_attributes(runs.spec, group, column), curves=curves)
 
 
-def _measured(
-    rounds: Rounds, key: Literal["accuracy", "auc"]
-) -> Iterator[tuple[RoundRecord, float]]:
-    for record in rounds:
-        value = nan if record.evaluation is None else getattr(record.evaluation, key)
-        if isfinite(value):
-            yield record, value
+def drift_figures(runs: FinishedRuns, column: str) -> Iterator[Figure]:
+    """Yield a line chart for each row whose baseline is backpropagation."""
+    for row in runs.rows:
+        if row.baseline is None or not _is_backpropagation(row.baseline):
+            continue
+        flfa = runs.by_seed(row, column)
+        bp = runs.by_seed(row.baseline, column)
+        series = [drift_reduction(bp[seed], flfa[seed]) for seed in flfa if seed in bp]
+        if points := _mean_with_band(series):
+            svg = charts.line_chart(
+                [charts.Curve(row.label, {}, 1, points)],
+                title=f"drift reduction by round, {row.label}",
+                unit="H",
+                zero_line=True,
+            )
+            reductions = [value for run in series for value in run.values()]
+            above = 100 * sum(value > 0 for value in reductions) / len(reductions)
+            caption = f"{row.label}: above 0 in {above:.0f} % of the rounds"
+            yield Figure(svg, _common_attributes(runs.spec, [row], column), caption)
 
 
-def drift(runs: Runs, column: str) -> Figures:
-    """Yield a picture for each row that is compared with backpropagation."""
-    for row, base in _with_bp(runs):
-        ours, bp = runs.of(row, column), runs.of(base, column)
-        series = [drift_reduction(bp[seed], ours[seed]) for seed in ours if seed in bp]
-        if points := _band(series):
-            line = charts.Line(row.label, "", 1, points)
-            title = f"drift reduction by round, {row.label}"
-            picture = charts.line_chart([line], title=title, unit="H", zero=True)
-            every = [value for one in series for value in one.values()]
-            above = 100 * sum(value > 0 for value in every) / len(every)
-            text = f"{escape(row.label)}: above 0 in {above:.0f} % of the rounds"
-            yield _figure(runs.grid, [row], column, text, picture)
+def _is_backpropagation(row: RowLayout) -> bool:
+    return bool(next(iter(row.cells.values()))[0].run_config["flfa"] == "none")
 
 
-def selection(runs: Runs, column: str) -> Figures:
-    """Yield a picture for each row with FLFA: which blocks were selected."""
-    for row in _all_rows(runs):
-        found = runs.of(row, column)
-        if not found:
+def selection_figures(runs: FinishedRuns, column: str) -> Iterator[Figure]:
+    """Yield a bar chart for each row with FLFA: the share of each selected block."""
+    for row in runs.rows:
+        rounds_by_seed = runs.by_seed(row, column)
+        if not rounds_by_seed:
             continue
         cell = row.cells[column][0]
-        config = cell.run_config
-        block = partial(block_of, config["model"])
-        shares = [selection_frequency(rounds, block) for rounds in found.values()]
-        shares = [share for share in shares if share]
+        block = partial(block_of, cell.run_config["model"])
+        shares = [
+            share
+            for rounds in rounds_by_seed.values()
+            if (share := selection_frequency(rounds, block))
+        ]
         if not shares:
             continue
         paper: Mapping[str, Any] = {}
-        if not other_settings("selection", cell):
-            paper = published("selection", "selection-frequency", config)
+        if not differing_keys("selection", cell):
+            paper = published_numbers(
+                "selection", "selection-frequency", cell.run_config
+            )
         bars = [
             charts.Bar(
                 name,
@@ -129,99 +191,90 @@ def selection(runs: Runs, column: str) -> Figures:
             )
             for name in dict.fromkeys(name for share in shares for name in share)
         ]
-        picture = charts.bars(bars, title=f"selected blocks, {row.label}")
-        yield _figure(runs.grid, [row], column, escape(row.label), picture)
+        svg = charts.bar_chart(bars, title=f"selected blocks, {row.label}")
+        yield Figure(svg, _common_attributes(runs.spec, [row], column), row.label)
 
 
-def scores(runs: Runs, column: str) -> Figures:
-    """Yield a map for each row with FLFA: the scores of its first finished seed."""
-    for row in _all_rows(runs):
-        for seed, rounds in list(runs.of(row, column).items())[:1]:
-            known = [score for record in rounds for score in record.scores.values()]
-            if any(r.selected for r in rounds) and any(map(isfinite, known)):
-                text = f"{escape(row.label)}, seed {seed}; score"
-                picture, low, high = _score_map(rounds, row.label)
-                text += f' <span class="ramp">{low:.2f}<i></i>{high:.2f}</span>'
-                yield _figure(runs.grid, [row], column, text, picture, kind="wide")
+def score_figures(runs: FinishedRuns, column: str) -> Iterator[Figure]:
+    """Yield a heat map for each row with FLFA: the scores of its first seed."""
+    for row in runs.rows:
+        for seed, rounds in list(runs.by_seed(row, column).items())[:1]:
+            scores = [score for record in rounds for score in record.scores.values()]
+            if any(map(isfinite, scores)) and any(r.selected for r in rounds):
+                svg, score_range = _draw_score_map(rounds, row.label)
+                yield Figure(
+                    svg,
+                    _common_attributes(runs.spec, [row], column),
+                    caption=f"{row.label}, seed {seed}; score",
+                    score_range=score_range,
+                    wide=True,
+                )
 
 
-def _score_map(rounds: Rounds, label: str) -> tuple[str, float, float]:
+def _draw_score_map(rounds: Rounds, label: str) -> tuple[str, tuple[float, float]]:
     layers = dict.fromkeys(layer for record in rounds for layer in record.scores)
     layers |= dict.fromkeys(layer for record in rounds for layer in record.selected)
     index = {layer: i for i, layer in enumerate(layers)}
-    values = np.full((len(index), len(rounds)), np.nan)
-    marks = []
-    for at, record in enumerate(rounds):
+    scores = np.full((len(index), len(rounds)), np.nan)
+    selected = []
+    for column, record in enumerate(rounds):
         for layer, score in record.scores.items():
-            values[index[layer], at] = score
-        marks += [(index[layer], at) for layer in record.selected]
-    title = f"scores by layer and round, {label}"
-    picture = charts.heat_map(
-        list(index), values, marks, first_round=rounds[0].server_round, title=title
+            scores[index[layer], column] = score
+        selected += [(index[layer], column) for layer in record.selected]
+    svg = charts.heat_map(
+        list(index),
+        scores,
+        selected,
+        first_round=rounds[0].server_round,
+        title=f"scores by layer and round, {label}",
     )
-    return picture, float(np.nanmin(values)), float(np.nanmax(values))
+    return svg, (float(np.nanmin(scores)), float(np.nanmax(scores)))
 
 
-def cosines(runs: Runs, column: str) -> Figures:
-    """Yield a picture for each method: in round 1 there is no FLFA yet."""
+def cosine_figures(runs: FinishedRuns, column: str) -> Iterator[Figure]:
+    """Yield a histogram for each method, of its first row that has finished runs.
+
+    All rows of a method have the same cosines in round 1, which is without FLFA.
+    """
     for group in runs.groups.values():
         for row in group:
-            first = [first_cosines(rounds) for rounds in runs.of(row, column).values()]
-            first = [one for one in first if one]
-            if first:
-                skews = [skewness(one.values()) for one in first]
-                pooled = [cosine for one in first for cosine in one.values()]
-                picture = charts.histogram(
-                    *cosine_histogram(pooled), title=f"cosines, {group[0].label}"
+            cosines_of_runs = [
+                cosines
+                for rounds in runs.by_seed(row, column).values()
+                if (cosines := first_cosines(rounds))
+            ]
+            if cosines_of_runs:
+                label = group[0].label
+                pooled = [x for cosines in cosines_of_runs for x in cosines.values()]
+                svg = charts.histogram(
+                    *cosine_histogram(pooled), title=f"cosines, {label}"
                 )
-                mean = sum(skews) / len(skews)
-                text = f"{escape(group[0].label)}: skewness {mean:+.2f}"
-                yield _figure(runs.grid, group, column, text, picture)
+                skews = [skewness(cosines.values()) for cosines in cosines_of_runs]
+                caption = f"{label}: skewness {sum(skews) / len(skews):+.2f}"
+                yield Figure(svg, _common_attributes(runs.spec, group, column), caption)
                 break
 
 
-def _all_rows(runs: Runs) -> Iterator[RowCells]:
-    for group in runs.groups.values():
-        yield from group
-
-
-def _with_bp(runs: Runs) -> Iterator[tuple[RowCells, RowCells]]:
-    """Yield each row with the row without FLFA it is compared with."""
-    for row in _all_rows(runs):
-        if row.base:
-            base = next(iter(row.base.cells.values()))[0]
-            if base.run_config["flfa"] == "none":
-                yield row, row.base
-
-
-def _band(series: Sequence[Mapping[int, float]]) -> dict[int, charts.Point]:
+def _mean_with_band(
+    series: Sequence[Mapping[int, float]],
+) -> dict[int, charts.CurvePoint]:
     """Return mean and mean ± deviation of each round over the runs that have it."""
-    band = {}
-    for i in sorted({i for one in series for i in one}):
-        found = estimate([one[i] for one in series if i in one])
-        if found:
-            spread = found.deviation or 0.0
-            band[i] = (found.mean, found.mean - spread, found.mean + spread)
-    return band
+    points = {}
+    for number in sorted({number for run in series for number in run}):
+        sample = sample_statistics([run[number] for run in series if number in run])
+        if sample:
+            spread = sample.deviation or 0.0
+            points[number] = (sample.mean, sample.mean - spread, sample.mean + spread)
+    return points
 
 
-def _figure(
-    grid: Grid,
-    group: Sequence[RowCells],
-    column: str,
-    caption: str,
-    picture: str,
-    *,
-    kind: str = "",
-) -> str:
-    """Return a figure that the filters hide by what all its rows have in common."""
+def _common_attributes(
+    spec: GridSpec, rows: Sequence[RowLayout], column: str
+) -> dict[str, str]:
+    """Return the filter attributes for the axis values that all rows share."""
     common = {
         axis: value
-        for axis, value in group[0].axes.items()
-        if all(row.axes[axis] == value for row in group)
+        for axis, value in rows[0].axes.items()
+        if all(row.axes[axis] == value for row in rows)
     }
-    attributes = filter_by(grid, {**common, grid.columns: column})
-    return (
-        f'<figure class="{kind}"{attributes}>'
-        f"<figcaption>{caption}</figcaption>{picture}</figure>"
-    )
+    return filter_attributes(spec, {**common, spec.columns: column})

@@ -9,18 +9,19 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from flfa_app.errors import ConfigError
-from flfa_app.experiments.analysis.comparison import Entry, Table, compare
-from flfa_app.experiments.report.wording import (
-    ABSENT,
-    NOTHING,
-    Line,
-    Words,
-    legend,
-    lines,
+from flfa_app.experiments.analysis.comparison import compare_runs
+from flfa_app.experiments.analysis.comparison_table import ComparisonTable, TableEntry
+from flfa_app.experiments.report.table_text import (
+    ABSENT_TEXTS,
+    EMPTY_TABLE,
+    EntryText,
+    TextRow,
+    legend_texts,
+    text_rows,
 )
-from flfa_app.experiments.store import Grid, Results
+from flfa_app.experiments.store import GridResults, GridSpec
 
-__all__ = ["FORMATS", "render"]
+__all__ = ["FORMATS", "render_tables"]
 
 LATEX_SIGNS = {
     **{sign: rf"\{sign}" for sign in "&%$#_{}"},
@@ -32,137 +33,132 @@ LATEX_SIGNS = {
 }
 
 
-def render(results: Results, format: str) -> str:
+def render_tables(results: GridResults, format: str) -> str:
     """Return all tables of a grid in one of :data:`FORMATS`."""
     if format not in FORMATS:
-        known = ", ".join(FORMATS)
-        raise ConfigError(f"format is {format!r}; it must be one of {known}")
-    return FORMATS[format](results.grid, compare(results))
+        formats = ", ".join(FORMATS)
+        raise ConfigError(f"format is {format!r}; it must be one of {formats}")
+    return FORMATS[format](results.spec, compare_runs(results))
 
 
-def _markdown(grid: Grid, tables: list[Table]) -> str:
-    blocks = [f"# {_markdown_text(grid.title)}"]
+def _markdown(spec: GridSpec, tables: list[ComparisonTable]) -> str:
+    blocks = [f"# {_escape_markdown(spec.title)}"]
     for table in tables:
-        found = lines(table)
-        blocks.append(f"## {_markdown_text(table.quantity.title)}")
+        blocks.append(f"## {_escape_markdown(table.quantity.title)}")
         if not table.columns:
-            blocks.append(NOTHING)
+            blocks.append(EMPTY_TABLE)
             continue
-        heads = [_markdown_text(column.label) for column in table.columns]
+        heads = [_escape_markdown(column.label) for column in table.columns]
         rows = [["", *heads], ["---", *("---:" for _ in heads)]]
-        rows += [_markdown_line(line, table) for line in found]
+        rows += [_markdown_row(row, table) for row in text_rows(table)]
         blocks.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
-        blocks.append("\n".join(f"- {_markdown_text(one)}" for one in legend(table)))
+        legend = legend_texts(table)
+        blocks.append("\n".join(f"- {_escape_markdown(text)}" for text in legend))
     return "\n\n".join(blocks) + "\n"
 
 
-def _markdown_line(line: Line, table: Table) -> list[str]:
-    label = _markdown_text(line.label)
-    cells = [label if line.kind == "value" else f"*{label}*"]
+def _markdown_row(row: TextRow, table: ComparisonTable) -> list[str]:
+    label = _escape_markdown(row.label)
+    places = [label if row.kind == "value" else f"*{label}*"]
     for column in table.columns:
-        words = line.words.get(column, Words())
-        text = f"**{words.text}**" if words.bold else words.text
-        if words.text in ABSENT:
+        entry = row.entries.get(column, EntryText())
+        text = f"**{entry.text}**" if entry.bold else entry.text
+        if entry.text in ABSENT_TEXTS:
             text = f"*{text}*"
-        cells.append(_joined(text, words, "paper "))
-    return cells
+        notes = [f"({note})" for note in entry.notes]
+        paper = [f"· paper {entry.paper}"] if entry.paper else []
+        places.append(" ".join([text, *notes, *paper]))
+    return places
 
 
-def _joined(text: str, words: Words, before_paper: str) -> str:
-    """Return a number with what stands beside it."""
-    notes = [f"({note})" for note in words.notes]
-    paper = [f"· {before_paper}{words.paper}"] if words.paper else []
-    return " ".join([text, *notes, *paper])
-
-
-def _markdown_text(text: str) -> str:
+def _escape_markdown(text: str) -> str:
     return re.sub(r"([\\|*_<>`\[\]#])", r"\\\1", text)
 
 
-def _latex(grid: Grid, tables: list[Table]) -> str:
-    blocks = [f"% {' '.join(grid.title.split())}\n% \\usepackage{{booktabs}}"]
-    for table in tables:
-        found = lines(table)
-        caption = f"{grid.title}. {table.quantity.title}. "
-        caption += " ".join(legend(table)) if table.columns else NOTHING
-        heads = ["", *(column.label for column in table.columns)]
-        rows = [r"\toprule", _latex_row(map(_latex_text, heads))]
-        group: int | None = -1
-        for line in found:
-            if line.group != group:
-                rows.append(r"\midrule")
-                group = line.group
-            rows.append(_latex_line(line, table))
-        blocks.append(
-            "\n".join(
-                [
-                    r"\begin{table*}",
-                    r"\centering\small",
-                    rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
-                    *rows,
-                    r"\bottomrule",
-                    r"\end{tabular}",
-                    rf"\caption{{{_latex_text(caption)}}}",
-                    r"\end{table*}",
-                ]
-            )
-        )
-    return "\n\n".join(blocks) + "\n"
+def _latex(spec: GridSpec, tables: list[ComparisonTable]) -> str:
+    title = " ".join(spec.title.split())
+    blocks = [f"% {title}\n% \\usepackage{{booktabs}}"]
+    return "\n\n".join([*blocks, *(_latex_table(spec, t) for t in tables)]) + "\n"
 
 
-def _latex_line(line: Line, table: Table) -> str:
-    label = _latex_text(line.label)
-    cells = [label if line.kind == "value" else rf"\quad\emph{{{label}}}"]
+def _latex_table(spec: GridSpec, table: ComparisonTable) -> str:
+    legend = " ".join(legend_texts(table)) if table.columns else EMPTY_TABLE
+    caption = f"{spec.title}. {table.quantity.title}. {legend}"
+    heads = ["", *(column.label for column in table.columns)]
+    lines = [
+        r"\begin{table*}",
+        r"\centering\small",
+        rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
+        r"\toprule",
+        _join_latex(map(_escape_latex, heads)),
+    ]
+    group: int | None = -1
+    for row in text_rows(table):
+        if row.group != group:
+            lines.append(r"\midrule")
+            group = row.group
+        lines.append(_latex_row(row, table))
+    lines += [
+        r"\bottomrule",
+        r"\end{tabular}",
+        rf"\caption{{{_escape_latex(caption)}}}",
+        r"\end{table*}",
+    ]
+    return "\n".join(lines)
+
+
+def _latex_row(row: TextRow, table: ComparisonTable) -> str:
+    label = _escape_latex(row.label)
+    places = [label if row.kind == "value" else rf"\quad\emph{{{label}}}"]
     for column in table.columns:
-        words = line.words.get(column, Words())
-        text = _latex_text(words.text)
-        if words.bold:
+        entry = row.entries.get(column, EntryText())
+        text = _escape_latex(entry.text)
+        if entry.bold:
             text = rf"\textbf{{{text}}}"
-        if words.text in ABSENT:
+        if entry.text in ABSENT_TEXTS:
             text = rf"\emph{{{text}}}"
-        notes = [_latex_text(f"({note})") for note in words.notes]
-        paper = rf"{{\scriptsize paper {_latex_text(words.paper)}}}"
-        cells.append(" ".join([text, *notes, *([paper] if words.paper else [])]))
-    return _latex_row(cells)
+        notes = [_escape_latex(f"({note})") for note in entry.notes]
+        paper = rf"{{\scriptsize paper {_escape_latex(entry.paper)}}}"
+        places.append(" ".join([text, *notes, *([paper] if entry.paper else [])]))
+    return _join_latex(places)
 
 
-def _latex_row(cells: Iterable[str]) -> str:
-    return " & ".join(cells) + r" \\"
+def _join_latex(places: Iterable[str]) -> str:
+    return " & ".join(places) + r" \\"
 
 
-def _latex_text(text: str) -> str:
+def _escape_latex(text: str) -> str:
     escaped = "".join(LATEX_SIGNS.get(sign, sign) for sign in text)
-    # A minus in front of a number is no hyphen.
+    # The minus of a number is longer than a hyphen.
     return re.sub(r"(?<![\w-])-(?=\d)", "$-$", escaped)
 
 
-def _csv(grid: Grid, tables: list[Table]) -> str:
-    """Return one line for each place of each table, its numbers in fields of their own.
-
-    Numbers are not rounded: this is the format to compute with.
-    """
-    out = io.StringIO()
-    axes = [axis for axis in grid.axes if axis != grid.columns]
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["quantity", *axes, grid.columns, "part", *CSV_FIELDS])
+def _csv(spec: GridSpec, tables: list[ComparisonTable]) -> str:
+    """Return one line for each entry of each table, with unrounded numbers."""
+    output = io.StringIO()
+    axes = [axis for axis in spec.axes if axis != spec.columns]
+    writer = csv.writer(output, lineterminator="\n")
+    writer.writerow(["quantity", *axes, spec.columns, "part", *CSV_FIELDS])
     for table in tables:
         for row in table.rows:
+            values = [row.layout.axes[axis] for axis in axes]
             for column, entry in row.entries.items():
-                where = [table.quantity.key, *(row.about.axes[axis] for axis in axes)]
                 numbers = [field(entry) for field in CSV_FIELDS.values()]
-                writer.writerow([*where, column.value, column.part, *numbers])
-    return out.getvalue()
+                writer.writerow(
+                    [table.quantity.key, *values, column.value, column.part, *numbers]
+                )
+    return output.getvalue()
 
 
-CSV_FIELDS: dict[str, Callable[[Entry], Any]] = {
-    "mean": lambda entry: entry.estimate and entry.estimate.mean,
-    "deviation": lambda entry: entry.estimate and entry.estimate.deviation,
+CSV_FIELDS: dict[str, Callable[[TableEntry], Any]] = {
+    "mean": lambda entry: entry.statistics and entry.statistics.mean,
+    "deviation": lambda entry: entry.statistics and entry.statistics.deviation,
     "seeds": lambda entry: len(entry.values),
     "seeds-asked": lambda entry: len(entry.seeds),
     "seeds-failed": lambda entry: len(entry.failed),
     "seeds-not-run": lambda entry: len(entry.missing),
-    "seeds-without-number": lambda entry: len(entry.empty),
-    "seeds-other-settings": lambda entry: len(entry.other),
+    "seeds-without-number": lambda entry: len(entry.without_number),
+    "seeds-other-settings": lambda entry: len(entry.other_settings),
     "difference": lambda entry: entry.difference and entry.difference.mean,
     "interval-low": lambda entry: entry.difference and entry.difference.low,
     "interval-high": lambda entry: entry.difference and entry.difference.high,
@@ -170,7 +166,7 @@ CSV_FIELDS: dict[str, Callable[[Entry], Any]] = {
     "paper": lambda entry: entry.paper,
     "paper-difference": lambda entry: entry.paper_difference,
 }
-FORMATS: dict[str, Callable[[Grid, list[Table]], str]] = {
+FORMATS: dict[str, Callable[[GridSpec, list[ComparisonTable]], str]] = {
     "markdown": _markdown,
     "csv": _csv,
     "latex": _latex,

@@ -11,8 +11,8 @@ import pytest
 from flfa_app.experiments import __main__ as command_line
 from flfa_app.experiments import time_estimate as estimate
 from flfa_app.experiments.__main__ import main
-from flfa_app.experiments.asked import asked_for
-from flfa_app.experiments.runner import results_folder
+from flfa_app.experiments.plan import open_grid
+from flfa_app.experiments.runner import locked_folder
 from flfa_app.experiments.store import read_results
 
 GRID = """
@@ -35,7 +35,7 @@ def grid(tmp_path: Path) -> Path:
     return file
 
 
-def test_out_is_the_results_folder_of_table_and_report_too(
+def test_out_is_the_locked_folder_of_table_and_report_too(
     grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "results"
@@ -46,7 +46,7 @@ def test_out_is_the_results_folder_of_table_and_report_too(
     assert (out / "report.html").is_file()
 
 
-def test_a_results_folder_that_is_not_there(
+def test_a_locked_folder_that_is_not_there(
     grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["table", str(grid), "--out", str(tmp_path / "none")]) == 1
@@ -54,9 +54,7 @@ def test_a_results_folder_that_is_not_there(
     assert not (tmp_path / "none").exists()
 
 
-def test_two_results_folders(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_locked_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["table", str(tmp_path), "--out", str(tmp_path)]) == 1
     assert "is a results folder already" in capsys.readouterr().err
 
@@ -159,12 +157,12 @@ def test_further_seeds_stay_in_the_grid(
 ) -> None:
     """Seed 7 of MOON alone was asked for; nobody asks for seed 7 of FedAvg."""
     file, out = with_more(grid), tmp_path / "out"
-    results, chosen = asked_for(file, out, {"method": ["moon"]}, [0, 7])
+    results, chosen = open_grid(file, out, {"method": ["moon"]}, [0, 7])
     assert [cell.id for cell in chosen] == [
         "digits-moon-none-s0",
         "digits-moon-none-s7",
     ]
-    with results_folder(results):
+    with locked_folder(results):
         pass
     everything = [
         "digits-fedavg-none-s0",
@@ -172,10 +170,10 @@ def test_further_seeds_stay_in_the_grid(
         "digits-moon-none-s7",
     ]
     # The next call does not name it: it is not run, but it is not forgotten.
-    results, chosen = asked_for(file, out)
+    results, chosen = open_grid(file, out)
     assert [cell.seed for cell in chosen] == [0, 0]
     assert [cell.id for cell in results.cells] == everything
-    with results_folder(results):
+    with locked_folder(results):
         pass
     assert [cell.id for cell in read_results(out).cells] == everything
     assert main(["table", str(file), "--out", str(out), "--format", "csv"]) == 0
@@ -200,10 +198,10 @@ def test_a_damaged_cell_is_named_with_the_cure(
     command: str, grid: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = grid.with_suffix("")
-    results, (cell,) = asked_for(grid, out)
-    with results_folder(results):
+    results, (cell,) = open_grid(grid, out)
+    with locked_folder(results):
         pass
-    directory = results.directory(cell)
+    directory = results.run_directory(cell)
     directory.mkdir()
     config = {"nodes": cell.nodes, "run-config": cell.run_config}
     (directory / "config.json").write_text(json.dumps(config))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flfa_app.errors import ConfigError
-from flfa_app.experiments.analysis.paper import other_settings, tables
+from flfa_app.experiments.analysis.paper import differing_keys, paper_tables
 from flfa_app.experiments.analysis.quantities import METRICS
 from flfa_app.experiments.grid import read_grid
 from tests.federation import ROOT, default_keys, run_app
@@ -51,13 +51,13 @@ def test_every_combination_is_a_cell(tmp_path: Path) -> None:
         "digits-fedprox-lowest-s0",
         "digits-fedprox-lowest-s1",
     ]
-    assert file.grid.axes == {
+    assert file.spec.axes == {
         "dataset": ["digits"],
         "method": ["fedavg", "fedprox"],
         "flfa": ["none", "lowest"],
     }
-    assert (file.grid.metric, file.grid.table) == ("score", "")
-    assert (file.grid.columns, file.grid.seeds) == ("dataset", [0, 1])
+    assert (file.spec.metric, file.spec.table) == ("score", "")
+    assert (file.spec.columns, file.spec.seeds) == ("dataset", [0, 1])
 
 
 def test_a_cell_has_the_whole_run_config(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_cell_has_the_whole_run_config(tmp_path: Path) -> None:
 
 def test_more_seeds_than_in_the_file(tmp_path: Path) -> None:
     file = read_grid(written(tmp_path, GOOD), [7, 0])
-    assert file.grid.seeds == [0, 1, 7]
+    assert file.spec.seeds == [0, 1, 7]
     assert len(file.cells) == 12
 
 
@@ -294,11 +294,11 @@ def test_the_grids_of_this_project(file: Path) -> None:
     And it has the paper's settings, which its run configs were written from.
     """
     read = read_grid(file)
-    grid = read.grid
+    grid = read.spec
     assert grid.table in ("", file.stem)
-    assert not grid.table or grid.table in tables()
+    assert not grid.table or grid.table in paper_tables()
     if grid.table:
-        assert [other_settings(grid.table, cell) for cell in read.cells] == [
+        assert [differing_keys(grid.table, cell) for cell in read.cells] == [
             [] for _ in read.cells
         ]
 

@@ -8,7 +8,11 @@ import pytest
 
 from flfa_app.data import DATASETS
 from flfa_app.errors import ConfigError
-from flfa_app.experiments.analysis.paper import _read, published, tables
+from flfa_app.experiments.analysis.paper import (
+    _read_numbers,
+    paper_tables,
+    published_numbers,
+)
 from flfa_app.methods import ALGORITHMS
 from tests.federation import default_keys
 
@@ -74,30 +78,33 @@ def settings(**keys: Any) -> dict[str, Any]:
 def test_spot_values(
     table: str, quantity: str, keys: dict[str, Any], where: str, number: float | str
 ) -> None:
-    assert published(table, quantity, settings(**keys))[where] == number
+    assert published_numbers(table, quantity, settings(**keys))[where] == number
 
 
 def test_all_tables_are_there() -> None:
-    assert tables() == TABLES.split()
+    assert paper_tables() == TABLES.split()
 
 
 def test_what_the_paper_does_not_have() -> None:
-    assert published("", "accuracy", settings()) == {}
-    assert published("table1", "auc", settings()) == {}
-    assert published("table1", "accuracy", settings(algorithm="scaffold")) == {}
+    assert published_numbers("", "accuracy", settings()) == {}
+    assert published_numbers("table1", "auc", settings()) == {}
+    assert published_numbers("table1", "accuracy", settings(algorithm="scaffold")) == {}
     # Nothing is said about the lowest layer's share under another rule.
-    assert published("selection", "selection-frequency", settings(flfa="auto")) == {}
+    assert (
+        published_numbers("selection", "selection-frequency", settings(flfa="auto"))
+        == {}
+    )
 
 
 def test_an_unknown_table_is_named() -> None:
     with pytest.raises(ConfigError, match=r"'tabel1'.*table1, complex_datasets"):
-        published("tabel1", "accuracy", settings())
+        published_numbers("tabel1", "accuracy", settings())
 
 
 @pytest.mark.parametrize("table", TABLES.split())
 def test_keys_are_those_of_the_run_config(table: str) -> None:
     known = settings()
-    for line in _read()[table]:
+    for line in _read_numbers()[table]:
         assert line["when"].keys() <= known.keys()
         assert line["when"].get("algorithm", "fedavg") in ALGORITHMS
         for quantity in ("accuracy", "time", "average-gain"):
@@ -109,7 +116,7 @@ def test_keys_are_those_of_the_run_config(table: str) -> None:
 )
 def test_average_gains_follow_from_the_accuracies(table: str) -> None:
     """The paper's own last row, from the rows above it; to its two decimals."""
-    lines = _read()[table]
+    lines = _read_numbers()[table]
     accuracies = {
         (line["when"]["algorithm"], line["when"]["flfa"]): line["accuracy"]
         for line in lines
@@ -128,6 +135,6 @@ def test_average_gains_follow_from_the_accuracies(table: str) -> None:
 
 @pytest.mark.parametrize("rule", ["lowest", "highest"])
 def test_selections_sum_up_to_all(rule: str) -> None:
-    shares = published("selection", "selection-frequency", settings(flfa=rule))
+    shares = published_numbers("selection", "selection-frequency", settings(flfa=rule))
     assert len(shares) == 10
     assert sum(map(float, shares.values())) == pytest.approx(100)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from flfa_app.experiments.report.page import report, write_report
-from flfa_app.experiments.store import Results
+from flfa_app.experiments.report.page import render_report, write_report
+from flfa_app.experiments.store import GridResults
 from tests.results_folder import AXES, cell_of, fail, finish, finish_all, make_grid
 
 TODAY = date(2026, 1, 2)
@@ -50,7 +50,7 @@ def score(cell: object) -> float:
 
 
 @pytest.fixture
-def results(tmp_path: Path) -> Results:
+def results(tmp_path: Path) -> GridResults:
     return make_grid(tmp_path, table="table1")
 
 
@@ -58,9 +58,9 @@ def figures(reader: Reader) -> list[str]:
     return [str(of["aria-label"]) for tag, of in reader.tags if tag == "svg"]
 
 
-def test_a_finished_grid(results: Results) -> None:
+def test_a_finished_grid(results: GridResults) -> None:
     finish_all(results, score, auc=0.9)
-    text = report(results, TODAY)
+    text = render_report(results, TODAY)
     reader = Reader(text)
     assert "2026-01-02 · 24 runs: 24 finished, 0 failed, 0 not run" in text
     assert "commit c0ffee000000<" in text
@@ -81,9 +81,9 @@ def test_a_finished_grid(results: Results) -> None:
     assert "No finished run" not in text
 
 
-def test_nothing_is_loaded_from_elsewhere(results: Results) -> None:
+def test_nothing_is_loaded_from_elsewhere(results: GridResults) -> None:
     finish_all(results, score)
-    text = report(results, TODAY)
+    text = render_report(results, TODAY)
     assert not re.search(r"https?://", text)
     assert "@import" not in text
     for tag, attributes in Reader(text).tags:
@@ -100,65 +100,67 @@ def test_names_cannot_become_markup(tmp_path: Path) -> None:
         type(cell)(f"cell{i}", cell.axes, cell.seed, cell.nodes, cell.run_config)
         for i, cell in enumerate(results.cells)
     ]
-    results = Results(tmp_path, results.grid, safe)
+    results = GridResults(tmp_path, results.spec, safe)
     finish_all(results, score)
     fail_in = make_grid(tmp_path / "other", title="x")
     fail(fail_in, fail_in.cells[0], NASTY)
-    for text in (report(results, TODAY), report(fail_in, TODAY)):
+    for text in (render_report(results, TODAY), render_report(fail_in, TODAY)):
         reader = Reader(text)
         assert [tag for tag, _ in reader.tags].count("script") == 1
         assert NASTY not in text
         assert NASTY in " ".join(reader.text)
 
 
-def test_nothing_has_run_yet(results: Results) -> None:
-    text = report(results, TODAY)
+def test_nothing_has_run_yet(results: GridResults) -> None:
+    text = render_report(results, TODAY)
     Reader(text)
     assert "24 runs: 0 finished, 0 failed, 24 not run" in text
     assert text.count("No finished run has what this needs.") == 5
     assert "not run: no seed is finished yet." in text
 
 
-def test_drift_reduction_is_that_of_pairs(results: Results) -> None:
+def test_drift_reduction_is_that_of_pairs(results: GridResults) -> None:
     """BP drifts by 3, FLFA by 1: 2 less, in all rounds; seed 1 has no partner."""
     base = {"dataset": "bloodmnist", "method": "fedavg"}
     finish(results, cell_of(results, 0, flfa="none", **base), 0.5, drift=3.0)
     finish(results, cell_of(results, 0, flfa="lowest", **base), 0.5, drift=1.0)
     finish(results, cell_of(results, 1, flfa="lowest", **base), 0.5, drift=99.0)
-    text = report(results, TODAY)
+    text = render_report(results, TODAY)
     assert "FedAvg + FLFA: above 0 in 100 % of the rounds" in text
     (labels,) = re.findall(r'aria-label="drift reduction.*?</svg>', text)
     assert ">2</text>" in labels
     assert ">98</text>" not in labels
 
 
-def test_problems_are_named(results: Results) -> None:
+def test_problems_are_named(results: GridResults) -> None:
     first, second, *_ = results.cells
     fail(results, first, "out of memory")
     finish(results, second, 0.5, settings={"learning-rate": 9.0})
-    text = " ".join(Reader(report(results, TODAY)).text)
+    text = " ".join(Reader(render_report(results, TODAY)).text)
     assert f"Runs that have failed \n {first.id} out of memory" in text
     assert "learning-rate was 9.0, is 0.01" in text
 
 
-def test_settings_of_all_runs(results: Results) -> None:
-    text = report(results, TODAY)
+def test_settings_of_all_runs(results: GridResults) -> None:
+    text = render_report(results, TODAY)
     assert '<th scope="row">model</th><td>mobilenet_v2</td>' in text
     # What differs between runs is not a setting of all.
     assert '<th scope="row">algorithm</th>' not in text
 
 
-def test_runs_of_an_older_version_have_no_auc(results: Results) -> None:
+def test_runs_of_an_older_version_have_no_auc(results: GridResults) -> None:
     finish_all(results, score)
     for cell in results.cells:
-        file = results.directory(cell) / "metrics.jsonl"
+        file = results.run_directory(cell) / "metrics.jsonl"
         file.write_text(re.sub(r'"auc": [\d.]+, ', "", file.read_text()))
-    text = report(results, TODAY)
+    text = render_report(results, TODAY)
     assert "Accuracy by round" in text
     assert "Macro-AUC" not in text
 
 
-def test_it_is_written_where_it_is_asked_for(results: Results, tmp_path: Path) -> None:
+def test_it_is_written_where_it_is_asked_for(
+    results: GridResults, tmp_path: Path
+) -> None:
     path = tmp_path / "new" / "report.html"
     write_report(results, path)
     assert path.read_text("utf-8").startswith("<!DOCTYPE html>")

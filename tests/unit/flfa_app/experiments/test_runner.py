@@ -15,23 +15,26 @@ import pytest
 from rich.console import Console
 
 from flfa_app.errors import ConfigError
-from flfa_app.experiments import attempt as attempts
-from flfa_app.experiments.attempt import Attempt, DiskFullError, Ended
-from flfa_app.experiments.description import describe
-from flfa_app.experiments.flower import SuperLinkDiedError
-from flfa_app.experiments.plan import check_data, choose, make_plan
-from flfa_app.experiments.progress import Progress, duration
+from flfa_app.experiments import cell_run
+from flfa_app.experiments.cell_run import (
+    CellOutcome,
+    CellRunner,
+    DiskFullError,
+    SuperLinkDiedError,
+)
+from flfa_app.experiments.plan import check_data, describe_plan, make_plan, select_cells
+from flfa_app.experiments.progress import GridProgress, format_duration
 from flfa_app.experiments.runner import (
-    Engine,
+    CellEngine,
     flower_engine,
-    results_folder,
+    locked_folder,
     run_plan,
 )
-from flfa_app.experiments.store import Cell, Grid, Results
+from flfa_app.experiments.store import Cell, GridResults, GridSpec
 from flfa_app.launch.superlink import SuperLink
 from tests.federation import default_keys
 
-Run = Callable[[Cell, Path], Ended]
+Run = Callable[[Cell, Path], CellOutcome]
 
 
 def cell(method: str, seed: int, **keys: Any) -> Cell:
@@ -42,13 +45,15 @@ def cell(method: str, seed: int, **keys: Any) -> Cell:
 
 
 @pytest.fixture
-def results(tmp_path: Path) -> Results:
-    grid = Grid("A grid", "", "score", [0, 1], {"method": ["fedavg", "moon"]}, "method")
+def results(tmp_path: Path) -> GridResults:
+    grid = GridSpec(
+        "A grid", "", "score", [0, 1], {"method": ["fedavg", "moon"]}, "method"
+    )
     cells = [cell(method, seed) for method in ("fedavg", "moon") for seed in (0, 1)]
-    return Results(tmp_path / "out", grid, cells)
+    return GridResults(tmp_path / "out", grid, cells)
 
 
-def complete(of: Cell, folder: Path) -> Ended:
+def complete(of: Cell, folder: Path) -> CellOutcome:
     """Leave what a run leaves."""
     directory = folder / "run-1"
     directory.mkdir()
@@ -57,7 +62,7 @@ def complete(of: Cell, folder: Path) -> Ended:
     (directory / "metrics.jsonl").write_text("")
     summary = {"score": 0.5, "seconds": 60.0, "rounds": 30}
     (directory / "summary.json").write_text(json.dumps(summary))
-    return Ended(directory, "", [])
+    return CellOutcome(directory, "", [])
 
 
 class Recorder:
@@ -69,10 +74,10 @@ class Recorder:
         self.cells: list[str] = []
 
     @contextmanager
-    def __call__(self) -> Iterator[Attempt]:
+    def __call__(self) -> Iterator[CellRunner]:
         self.starts += 1
 
-        def attempt(of: Cell, folder: Path, show: Callable[[str], None]) -> Ended:
+        def attempt(of: Cell, folder: Path, show: Callable[[str], None]) -> CellOutcome:
             self.cells.append(of.id)
             show("INFO :      round  1/30  accuracy 50.00 %  1.0 s  left 0:29")
             return self.run(of, folder)
@@ -80,15 +85,15 @@ class Recorder:
         yield attempt
 
 
-def run(results: Results, engine: Engine, workers: int = 1) -> dict[str, str]:
+def run(results: GridResults, engine: CellEngine, workers: int = 1) -> dict[str, str]:
     plan = make_plan(results, results.cells, workers)
     console = Console(quiet=True)
-    with results_folder(results), Progress(plan.to_do, console) as progress:
+    with locked_folder(results), GridProgress(plan.pending, console) as progress:
         return run_plan(plan, engine, progress)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 8])
-def test_every_cell_once_on_one_engine(results: Results, workers: int) -> None:
+def test_every_cell_once_on_one_engine(results: GridResults, workers: int) -> None:
     engine = Recorder()
     assert run(results, engine, workers) == {}
     assert sorted(engine.cells) == sorted(cell.id for cell in results.cells)
@@ -97,18 +102,18 @@ def test_every_cell_once_on_one_engine(results: Results, workers: int) -> None:
     assert list((results.folder / "running").iterdir()) == []
 
 
-def test_cells_run_at_the_same_time(results: Results) -> None:
+def test_cells_run_at_the_same_time(results: GridResults) -> None:
     """Each waits for the other: one after another they would never end."""
     together = threading.Barrier(2, timeout=10)
 
-    def meet(of: Cell, folder: Path) -> Ended:
+    def meet(of: Cell, folder: Path) -> CellOutcome:
         together.wait()
         return complete(of, folder)
 
     assert run(results, Recorder(meet), workers=2) == {}
 
 
-def test_finished_cells_are_not_run_again(results: Results) -> None:
+def test_finished_cells_are_not_run_again(results: GridResults) -> None:
     run(results, Recorder())
     engine = Recorder()
     run(results, engine)
@@ -116,30 +121,30 @@ def test_finished_cells_are_not_run_again(results: Results) -> None:
     assert engine.starts == 0
 
 
-def test_other_settings_are_kept_aside_and_run_again(results: Results) -> None:
+def test_other_settings_are_kept_aside_and_run_again(results: GridResults) -> None:
     run(results, Recorder())
     changed = cell("moon", 1, local_epochs=7)
-    again = Results(results.folder, results.grid, [*results.cells[:3], changed])
-    assert "1 of them are there with other settings" in describe(
+    again = GridResults(results.folder, results.spec, [*results.cells[:3], changed])
+    assert "1 of them have results with other settings" in describe_plan(
         make_plan(again, again.cells, 1)
     )
     engine = Recorder()
     run(again, engine)
     assert engine.cells == ["moon-s1"]
-    assert again.matches(changed)
+    assert again.settings_match(changed)
     aside = results.folder / "cells" / "moon-s1.other-1" / "config.json"
     assert json.loads(aside.read_text())["run-config"]["local-epochs"] == 5
 
 
 @pytest.mark.parametrize("name", ["config.json", "summary.json", "metrics.jsonl"])
 def test_a_damaged_cell_is_kept_aside_and_run_again(
-    results: Results, name: str
+    results: GridResults, name: str
 ) -> None:
     run(results, Recorder())
     damaged = results.cells[2]
-    file = results.directory(damaged) / name
+    file = results.run_directory(damaged) / name
     file.write_text('{"cut off')
-    told = describe(make_plan(results, results.cells, 1))
+    told = describe_plan(make_plan(results, results.cells, 1))
     assert "4 cells: 3 finished, 1 to do" in told
     assert "1 of them are damaged: kept aside, run again" in told
     assert f"{file} cannot be read" in told
@@ -147,15 +152,15 @@ def test_a_damaged_cell_is_kept_aside_and_run_again(
     engine = Recorder()
     assert run(results, engine) == {}
     assert engine.cells == [damaged.id]
-    assert results.is_done(damaged)
+    assert results.is_complete(damaged)
     aside = results.folder / "cells" / f"{damaged.id}.other-1" / name
     assert aside.read_text() == '{"cut off'
 
 
-def test_a_failed_cell_is_marked_and_the_rest_goes_on(results: Results) -> None:
-    def some(of: Cell, folder: Path) -> Ended:
+def test_a_failed_cell_is_marked_and_the_rest_goes_on(results: GridResults) -> None:
+    def some(of: Cell, folder: Path) -> CellOutcome:
         if of.id == "fedavg-s1":
-            return Ended(None, "ValueError: too few images", ["line 1", "line 2"])
+            return CellOutcome(None, "ValueError: too few images", ["line 1", "line 2"])
         return complete(of, folder)
 
     assert run(results, Recorder(some)) == {"fedavg-s1": "ValueError: too few images"}
@@ -176,9 +181,9 @@ class Killed(BaseException):
 
 
 def test_an_interrupted_cell_leaves_nothing_and_the_next_call_goes_on(
-    results: Results,
+    results: GridResults,
 ) -> None:
-    def killed_in_the_third(of: Cell, folder: Path) -> Ended:
+    def killed_in_the_third(of: Cell, folder: Path) -> CellOutcome:
         if of.id == "moon-s0":
             (folder / "run-1").mkdir()
             (folder / "run-1" / "metrics.jsonl").write_text("{}\n")
@@ -194,8 +199,8 @@ def test_an_interrupted_cell_leaves_nothing_and_the_next_call_goes_on(
     assert engine.cells == ["moon-s0", "moon-s1"]
 
 
-def test_a_dead_superlink_is_started_again_once(results: Results) -> None:
-    def dies_once(of: Cell, folder: Path) -> Ended:
+def test_a_dead_superlink_is_started_again_once(results: GridResults) -> None:
+    def dies_once(of: Cell, folder: Path) -> CellOutcome:
         if of.id == "fedavg-s1" and engine.starts == 1:
             raise SuperLinkDiedError("gone")
         return complete(of, folder)
@@ -207,8 +212,8 @@ def test_a_dead_superlink_is_started_again_once(results: Results) -> None:
     assert engine.cells.count("fedavg-s0") == 1
 
 
-def test_a_superlink_that_dies_twice_in_a_row_ends_it(results: Results) -> None:
-    def dies(of: Cell, folder: Path) -> Ended:
+def test_a_superlink_that_dies_twice_in_a_row_ends_it(results: GridResults) -> None:
+    def dies(of: Cell, folder: Path) -> CellOutcome:
         raise SuperLinkDiedError("the SuperLink has ended; its last lines:\nport taken")
 
     engine = Recorder(dies)
@@ -218,11 +223,13 @@ def test_a_superlink_that_dies_twice_in_a_row_ends_it(results: Results) -> None:
     assert {results.status(cell) for cell in results.cells} == {"missing"}
 
 
-def test_a_superlink_that_dies_now_and_then_does_not_end_it(results: Results) -> None:
+def test_a_superlink_that_dies_now_and_then_does_not_end_it(
+    results: GridResults,
+) -> None:
     """Each time a cell more is finished: there is a point in going on."""
     died: set[str] = set()
 
-    def dies_once_a_cell(of: Cell, folder: Path) -> Ended:
+    def dies_once_a_cell(of: Cell, folder: Path) -> CellOutcome:
         if of.id not in died:
             died.add(of.id)
             raise SuperLinkDiedError("gone")
@@ -231,8 +238,8 @@ def test_a_superlink_that_dies_now_and_then_does_not_end_it(results: Results) ->
     assert run(results, Recorder(dies_once_a_cell)) == {}
 
 
-def test_a_full_disk_ends_it(results: Results) -> None:
-    def full(of: Cell, folder: Path) -> Ended:
+def test_a_full_disk_ends_it(results: GridResults) -> None:
+    def full(of: Cell, folder: Path) -> CellOutcome:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     engine = Recorder(full)
@@ -241,47 +248,47 @@ def test_a_full_disk_ends_it(results: Results) -> None:
     assert len(engine.cells) == 1
 
 
-def test_a_run_that_found_the_disk_full_ends_it(results: Results) -> None:
-    def full(of: Cell, folder: Path) -> Ended:
+def test_a_run_that_found_the_disk_full_ends_it(results: GridResults) -> None:
+    def full(of: Cell, folder: Path) -> CellOutcome:
         line = "OSError: [Errno 28] No space left on device"
-        return Ended(None, line, ["...", line])
+        return CellOutcome(None, line, ["...", line])
 
     with pytest.raises(DiskFullError, match="Errno 28"):
         run(results, Recorder(full))
 
 
 def test_too_little_room_for_a_run_ends_it(
-    results: Results, monkeypatch: pytest.MonkeyPatch
+    results: GridResults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempts, "LEAST_FREE_BYTES", 1 << 62)
-    failing = Recorder(lambda of, folder: Ended(None, "killed", []))
+    monkeypatch.setattr(cell_run, "MIN_FREE_BYTES", 1 << 62)
+    failing = Recorder(lambda of, folder: CellOutcome(None, "killed", []))
     with pytest.raises(DiskFullError, match="MB free"):
         run(results, failing)
 
 
-def test_a_results_folder_is_for_one_call_at_a_time(results: Results) -> None:
+def test_a_locked_folder_is_for_one_call_at_a_time(results: GridResults) -> None:
     with (
-        results_folder(results),
+        locked_folder(results),
         pytest.raises(RuntimeError, match="in use by another call"),
-        results_folder(results),
+        locked_folder(results),
     ):
         pass
-    with results_folder(results):  # free again
+    with locked_folder(results):  # free again
         pass
 
 
-def test_a_second_call_leaves_the_grid_of_the_first(results: Results) -> None:
+def test_a_second_call_leaves_the_grid_of_the_first(results: GridResults) -> None:
     """It does not write what it asks for before it has the folder."""
-    with results_folder(results):
+    with locked_folder(results):
         before = (results.folder / "grid.json").read_text()
-        fewer = Results(results.folder, results.grid, results.cells[:1])
-        with pytest.raises(RuntimeError, match="in use"), results_folder(fewer):
+        fewer = GridResults(results.folder, results.spec, results.cells[:1])
+        with pytest.raises(RuntimeError, match="in use"), locked_folder(fewer):
             pass
         assert (results.folder / "grid.json").read_text() == before
 
 
 def test_homes_are_known_before_a_superlink_is_started(
-    results: Results, monkeypatch: pytest.MonkeyPatch
+    results: GridResults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call that is killed in between leaves none that the next cannot find."""
     file = results.folder / "flower-home"
@@ -292,7 +299,7 @@ def test_homes_are_known_before_a_superlink_is_started(
 
     monkeypatch.setattr(SuperLink, "start", start)
     plan = make_plan(results, results.cells, 2)
-    with results_folder(results):
+    with locked_folder(results):
         with flower_engine(plan, 0.0)():
             homes = [Path(line) for line in file.read_text().splitlines()]
             assert len(homes) == 2
@@ -303,7 +310,7 @@ def test_homes_are_known_before_a_superlink_is_started(
 
 
 def test_homes_are_known_until_all_is_stopped(
-    results: Results, monkeypatch: pytest.MonkeyPatch
+    results: GridResults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where one of them cannot start: the other may still run."""
     file = results.folder / "flower-home"
@@ -319,7 +326,7 @@ def test_homes_are_known_until_all_is_stopped(
     monkeypatch.setattr("flfa_app.launch.superlink.stop", note)
     plan = make_plan(results, results.cells, 2)
     with (
-        results_folder(results),
+        locked_folder(results),
         pytest.raises(RuntimeError, match="no port"),
         flower_engine(plan, 0.0)(),
     ):
@@ -328,11 +335,11 @@ def test_homes_are_known_until_all_is_stopped(
     assert not file.exists()
 
 
-def test_only(results: Results) -> None:
-    chosen = choose(results, {"method": ["moon"]}, [1])
+def test_only(results: GridResults) -> None:
+    chosen = select_cells(results, {"method": ["moon"]}, [1])
     assert [cell.id for cell in chosen] == ["moon-s1"]
-    assert choose(results, {}, []) == results.cells
-    assert choose(results, {"method": ["moon", "fedavg"]}, []) == results.cells
+    assert select_cells(results, {}, []) == results.cells
+    assert select_cells(results, {"method": ["moon", "fedavg"]}, []) == results.cells
 
 
 @pytest.mark.parametrize(
@@ -343,32 +350,32 @@ def test_only(results: Results) -> None:
     ],
 )
 def test_only_what_there_is(
-    results: Results, only: dict[str, list[str]], problem: str
+    results: GridResults, only: dict[str, list[str]], problem: str
 ) -> None:
     with pytest.raises(ConfigError, match=problem):
-        choose(results, only, [])
+        select_cells(results, only, [])
     with pytest.raises(ConfigError, match="no cell with these values"):
-        choose(results, {}, [5])
+        select_cells(results, {}, [5])
 
 
-def test_the_plan_is_told(results: Results) -> None:
+def test_the_plan_is_told(results: GridResults) -> None:
     """fedavg-s0 took 60 s; fedavg-s1 as long; of MOON nothing was measured."""
     fedavg = results.cells[:2]
-    run(Results(results.folder, results.grid, fedavg[:1]), Recorder())
+    run(GridResults(results.folder, results.spec, fedavg[:1]), Recorder())
     plan = make_plan(results, fedavg, 1)
     assert (plan.seconds, plan.measured) == (60.0, True)
-    assert "2 cells: 1 finished, 1 to do" in describe(plan)
-    assert "1:00 min, as the cells that are finished" in describe(plan)
-    assert "a rough estimate" in describe(make_plan(results, results.cells, 1))
+    assert "2 cells: 1 finished, 1 to do" in describe_plan(plan)
+    assert "1:00 min, measured on finished cells" in describe_plan(plan)
+    assert "a rough estimate" in describe_plan(make_plan(results, results.cells, 1))
     other = cell("moon", 0, dataset="octmnist")
-    assert "time needed: unknown" in describe(make_plan(results, [other], 1))
+    assert "time needed: unknown" in describe_plan(make_plan(results, [other], 1))
 
 
-def test_workers_are_shared_out(results: Results) -> None:
+def test_workers_are_shared_out(results: GridResults) -> None:
     """Eight for four cells: two each; three for four: three cells with one each."""
     for workers, cells, each in ((8, 4, 2), (3, 3, 1), (1, 1, 1)):
         plan = make_plan(results, results.cells, workers)
-        assert (plan.cells_at_a_time, plan.workers) == (cells, each)
+        assert (plan.concurrent_cells, plan.workers) == (cells, each)
 
 
 def test_missing_data_of_all_data_sets_is_told_at_once(tmp_path: Path) -> None:
@@ -409,15 +416,15 @@ def test_too_few_images_are_found_before_anything_runs() -> None:
     [(7, "0:07 min"), (3725, "62:05 min"), (7200, "2.0 hours"), (432000, "5.0 days")],
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
-def test_what_is_shown_without_a_terminal(results: Results) -> None:
+def test_what_is_shown_without_a_terminal(results: GridResults) -> None:
     shown = io.StringIO()
-    with Progress(results.cells, Console(file=shown, width=120)) as progress:
+    with GridProgress(results.cells, Console(file=shown, width=120)) as progress:
         progress.line(results.cells[0], "round 15/30  accuracy 1 %  left 9:99")
-        progress.ended(results.cells[0], "")
-        progress.ended(results.cells[1], "ValueError: no")
+        progress.cell_ended(results.cells[0], "")
+        progress.cell_ended(results.cells[1], "ValueError: no")
     first, second = shown.getvalue().splitlines()
     assert first.startswith("1/4 fedavg-s0  (left 0:0")
     assert second.startswith("2/4 fedavg-s1 has failed: ValueError: no  (left ")

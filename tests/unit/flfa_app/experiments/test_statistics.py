@@ -4,12 +4,15 @@ import math
 
 import pytest
 
-from flfa_app.experiments.analysis.statistics import estimate, paired_difference
+from flfa_app.experiments.analysis.statistics import (
+    paired_difference,
+    sample_statistics,
+)
 
 
 def test_mean_and_sample_deviation() -> None:
     """1, 2, 6: mean 3, squares 4 + 1 + 9 = 14, deviation √(14 / 2) = √7."""
-    found = estimate([1.0, 2.0, 6.0])
+    found = sample_statistics([1.0, 2.0, 6.0])
     assert found is not None
     assert found.mean == 3.0
     assert found.deviation == pytest.approx(math.sqrt(7))
@@ -17,20 +20,20 @@ def test_mean_and_sample_deviation() -> None:
 
 
 def test_equal_values_do_not_deviate() -> None:
-    found = estimate([0.1, 0.1, 0.1])
+    found = sample_statistics([0.1, 0.1, 0.1])
     assert found is not None
     assert found.mean == pytest.approx(0.1)
     assert found.deviation == pytest.approx(0.0, abs=1e-15)
 
 
 def test_one_value_has_no_deviation() -> None:
-    found = estimate([5.0])
+    found = sample_statistics([5.0])
     assert found is not None
     assert (found.mean, found.deviation, found.count) == (5.0, None, 1)
 
 
 def test_nothing_has_no_mean() -> None:
-    assert estimate([]) is None
+    assert sample_statistics([]) is None
 
 
 def test_interval_of_three_pairs() -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from flfa_app.errors import ConfigError
-from flfa_app.experiments.report.tables import render
-from flfa_app.experiments.store import Cell, Results, read_results
+from flfa_app.experiments.report.tables import render_tables
+from flfa_app.experiments.store import Cell, GridResults, read_results
 from tests.results_folder import AXES, cell_of, fail, finish, finish_all, make_grid
 
 # By method, rule and seed; pathmnist has 0.1 less.
@@ -33,7 +33,7 @@ def score(cell: Cell) -> float:
 
 
 @pytest.fixture
-def results(tmp_path: Path) -> Results:
+def results(tmp_path: Path) -> GridResults:
     return make_grid(tmp_path, table="table1")
 
 
@@ -48,9 +48,9 @@ def rows_of(text: str, table: int = 0) -> dict[str, list[str]]:
     return found
 
 
-def test_a_whole_table(results: Results) -> None:
+def test_a_whole_table(results: GridResults) -> None:
     finish_all(results, score)
-    text = render(results, "markdown").split("\n## ")[1]
+    text = render_tables(results, "markdown").split("\n## ")[1]
     table = [line for line in text.splitlines() if line.startswith("|")]
     assert table == [
         "|  | BloodMNIST | PathMNIST |",
@@ -69,15 +69,19 @@ def test_a_whole_table(results: Results) -> None:
     ]
 
 
-def test_the_folder_on_disk_gives_the_same(results: Results, tmp_path: Path) -> None:
+def test_the_folder_on_disk_gives_the_same(
+    results: GridResults, tmp_path: Path
+) -> None:
     finish_all(results, score)
     for format in ("markdown", "csv", "latex"):
-        assert render(read_results(tmp_path), format) == render(results, format)
+        assert render_tables(read_results(tmp_path), format) == render_tables(
+            results, format
+        )
 
 
-def test_legend_has_only_what_occurs(results: Results) -> None:
+def test_legend_has_only_what_occurs(results: GridResults) -> None:
     finish_all(results, score)
-    text = render(results, "markdown")
+    text = render_tables(results, "markdown")
     assert "±: standard deviation" in text
     for absent in (
         "not run",
@@ -90,7 +94,7 @@ def test_legend_has_only_what_occurs(results: Results) -> None:
         assert absent not in text
 
 
-def test_marks_of_what_is_not_there(results: Results) -> None:
+def test_marks_of_what_is_not_there(results: GridResults) -> None:
     """Of FedAvg one seed has failed and one is not run; of MOON nothing is right."""
     base = {"dataset": "bloodmnist", "method": "fedavg", "flfa": "none"}
     finish(results, cell_of(results, 0, **base), 0.5)
@@ -102,7 +106,7 @@ def test_marks_of_what_is_not_there(results: Results) -> None:
     fail(results, cell_of(results, 0, **moon), "out of memory")
     for seed in (0, 1, 2):
         finish(results, cell_of(results, seed, **moon | {"flfa": "lowest"}), None)
-    text = render(results, "markdown")
+    text = render_tables(results, "markdown")
     rows = {label: places[0] for label, places in rows_of(text).items()}
     assert rows["FedAvg"] == "50.00 (1 of 3 seeds, 1 failed) · paper 59.26"
     assert rows["FedAvg + FLFA"] == "**60.00 ± 10.00** (†) · paper 61.73"
@@ -123,14 +127,14 @@ def test_marks_of_what_is_not_there(results: Results) -> None:
         assert mark in text
 
 
-def test_an_old_result_does_not_hide_a_failure(results: Results) -> None:
+def test_an_old_result_does_not_hide_a_failure(results: GridResults) -> None:
     """The settings were changed, and the attempt with the new ones has failed."""
     base = {"dataset": "bloodmnist", "method": "fedavg", "flfa": "none"}
     for seed in (0, 1, 2):
         cell = cell_of(results, seed, **base)
         finish(results, cell, 0.5, settings={"learning-rate": 9.0})
         fail(results, cell, "out of memory")
-    text = render(results, "markdown")
+    text = render_tables(results, "markdown")
     assert rows_of(text)["FedAvg"][0] == "*failed* · paper 59.26"
     assert "†" not in text
 
@@ -146,7 +150,7 @@ def test_the_papers_number_stands_only_beside_its_settings(tmp_path: Path) -> No
     }
     results = make_grid(tmp_path, axes, table="table1", seeds=(0,))
     finish_all(results, lambda cell: 0.5)
-    text = render(results, "markdown")
+    text = render_tables(results, "markdown")
     rows = rows_of(text)
     assert rows["FedAvg, beta 0.3, epochs 5"] == ["**50.00** · paper 59.26"]
     assert rows["difference to FedAvg, beta 0.3, epochs 5"][0].endswith("paper +2.47")
@@ -165,32 +169,32 @@ def test_a_smaller_run_is_not_the_papers(
     tmp_path: Path, keys: dict[str, int], shown: bool
 ) -> None:
     axes = AXES | {"method": {"fedavg": {"algorithm": "fedavg"} | keys}}
-    text = render(make_grid(tmp_path, axes, table="table1"), "markdown")
+    text = render_tables(make_grid(tmp_path, axes, table="table1"), "markdown")
     assert ("paper 59.26" in text) == shown
     assert (f"than the paper's: {next(iter(keys), '')}." in text) != shown
 
 
 def test_what_did_not_converge_in_the_paper(tmp_path: Path) -> None:
     axes = AXES | {"method": {"feddyn": {"algorithm": "feddyn"}}}
-    text = render(make_grid(tmp_path, axes, table="feddyn"), "markdown")
+    text = render_tables(make_grid(tmp_path, axes, table="feddyn"), "markdown")
     assert rows_of(text)["FedDyn"] == ["*not run* · paper 71.95", "*not run* · paper -"]
     assert rows_of(text)["difference to FedDyn"][1] == "no pair"
     assert "paper -: it did not converge there." in text
 
 
-def test_equal_means_are_both_bold(results: Results) -> None:
+def test_equal_means_are_both_bold(results: GridResults) -> None:
     finish_all(results, lambda cell: 0.5)
-    rows = rows_of(render(results, "markdown"))
+    rows = rows_of(render_tables(results, "markdown"))
     assert rows["FedAvg"][0].startswith("**50.00")
     assert rows["FedAvg + FLFA"][0].startswith("**50.00")
 
 
-def test_relative_time_and_auc(results: Results) -> None:
+def test_relative_time_and_auc(results: GridResults) -> None:
     """MOON's rounds train 3 s, FedAvg's 2 s: 1.5 times as long; evaluation aside."""
     for cell in results.cells:
         seconds = 2.0 if cell.axes["method"] == "fedavg" else 3.0
         finish(results, cell, score(cell), seconds=seconds, auc=0.9)
-    text = render(results, "markdown")
+    text = render_tables(results, "markdown")
     titles = re.findall(r"^## (.*)", text, flags=re.M)
     assert [title.partition(",")[0] for title in titles[:2]] == [
         "Accuracy: mean of the last 10 % of the rounds",
@@ -203,16 +207,16 @@ def test_relative_time_and_auc(results: Results) -> None:
     assert "difference to MOON" not in rows_of(text, 2)
 
 
-def test_no_time_without_its_reference(results: Results) -> None:
+def test_no_time_without_its_reference(results: GridResults) -> None:
     for cell in results.cells:
         if cell.axes["method"] == "moon":
             finish(results, cell, score(cell))
-    assert "Time a round" not in render(results, "markdown")
+    assert "Time a round" not in render_tables(results, "markdown")
 
 
-def test_csv_has_numbers_in_full(results: Results) -> None:
+def test_csv_has_numbers_in_full(results: GridResults) -> None:
     finish_all(results, score)
-    lines = list(csv.DictReader(io.StringIO(render(results, "csv"))))
+    lines = list(csv.DictReader(io.StringIO(render_tables(results, "csv"))))
     assert len(lines) == 2 * 4 * 2  # accuracy and time
     (line,) = (
         line
@@ -229,9 +233,9 @@ def test_csv_has_numbers_in_full(results: Results) -> None:
     assert float(line["paper-difference"]) == pytest.approx(1.86)
 
 
-def test_latex(results: Results) -> None:
+def test_latex(results: GridResults) -> None:
     finish_all(results, score)
-    text = render(results, "latex")
+    text = render_tables(results, "latex")
     assert r"FedAvg & 62.00 $\pm$ 2.00 {\scriptsize paper 59.26} & " in text
     assert r"FedAvg + FLFA & \textbf{66.00 $\pm$ 3.00} {\scriptsize paper" in text
     assert r"\quad\emph{difference to MOON} & $-$1.00 [$-$3.48, +1.48]" in text
@@ -243,11 +247,11 @@ def test_latex(results: Results) -> None:
 def test_names_are_escaped(tmp_path: Path) -> None:
     axes = AXES | {"method": {"a_b|c": {}}}
     results = make_grid(tmp_path, axes, title="50 % of <b> & {x}_1")
-    assert r"50 % of \<b\> & {x}\_1" in render(results, "markdown")
-    assert r"| a\_b\|c | " in render(results, "markdown")
-    assert r"50 \% of <b> \& \{x\}\_1" in render(results, "latex")
+    assert r"50 % of \<b\> & {x}\_1" in render_tables(results, "markdown")
+    assert r"| a\_b\|c | " in render_tables(results, "markdown")
+    assert r"50 \% of <b> \& \{x\}\_1" in render_tables(results, "latex")
 
 
-def test_an_unknown_format_is_named(results: Results) -> None:
+def test_an_unknown_format_is_named(results: GridResults) -> None:
     with pytest.raises(ConfigError, match=r"'html'.*markdown, csv, latex"):
-        render(results, "html")
+        render_tables(results, "html")

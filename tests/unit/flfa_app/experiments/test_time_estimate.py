@@ -11,8 +11,8 @@ from flfa_app.experiments import time_estimate as estimate
 from flfa_app.experiments.store import Cell
 from flfa_app.experiments.time_estimate import (
     START_SECONDS,
-    cell_seconds,
-    measured_rounds,
+    estimate_cell,
+    measure_rounds,
 )
 from tests.federation import default_keys
 from tests.results_folder import finish, make_grid
@@ -48,14 +48,14 @@ def cell(nodes: int = 100, **keys: Any) -> Cell:
 def test_training_and_evaluation(
     keys: dict[str, Any], workers: int, seconds: float
 ) -> None:
-    guess = cell_seconds(cell(**keys), workers, {})
+    guess = estimate_cell(cell(**keys), workers, {})
     assert not guess.measured
     assert guess.seconds == pytest.approx(START_SECONDS + seconds)
 
 
 @pytest.mark.parametrize("keys", [{"dataset": "octmnist"}, {"model": "resnet18"}])
 def test_what_is_not_known(keys: dict[str, Any]) -> None:
-    assert cell_seconds(cell(**keys), 1, {}).seconds is None
+    assert estimate_cell(cell(**keys), 1, {}).seconds is None
 
 
 def test_every_data_set_has_both_numbers() -> None:
@@ -68,11 +68,11 @@ def test_finished_cells_tell_more(tmp_path: Path) -> None:
     fedavg = [c for c in results.cells if c.axes["method"] == "fedavg"][:2]
     for one, seconds in zip(fedavg, (200.0, 400.0), strict=True):
         finish(results, one, 0.5)
-        file = results.directory(one) / "summary.json"
+        file = results.run_directory(one) / "summary.json"
         file.write_text(f'{{"seconds": {seconds}, "rounds": 100}}')
-    measured = measured_rounds(results, fedavg)
+    measured = measure_rounds(results, fedavg)
     assert list(measured.values()) == [3.0]
     rounds = fedavg[0].run_config["num-server-rounds"]
-    assert cell_seconds(fedavg[0], 1, measured) == (3.0 * rounds, True)
+    assert estimate_cell(fedavg[0], 1, measured) == (3.0 * rounds, True)
     moon = next(c for c in results.cells if c.axes["method"] == "moon")
-    assert not cell_seconds(moon, 1, measured).measured
+    assert not estimate_cell(moon, 1, measured).measured

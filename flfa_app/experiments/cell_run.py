@@ -1,0 +1,190 @@
+"""One run of a cell with Flower; its results are stored completely or not at all."""
+
+from __future__ import annotations
+
+import errno
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from queue import SimpleQueue
+from typing import NamedTuple
+
+from flfa_app.errors import truncate
+from flfa_app.experiments.files import write_json
+from flfa_app.experiments.store import Cell, GridResults
+from flfa_app.launch.superlink import SuperLink, results_of
+
+__all__ = [
+    "RUNNING",
+    "CellOutcome",
+    "CellRunner",
+    "DiskFullError",
+    "SuperLinkDiedError",
+    "flower_cell_runner",
+    "run_cell",
+]
+
+RUNNING = "running"
+# Room that a run needs at least for its model, pictures and logs.
+MIN_FREE_BYTES = 100_000_000
+
+
+class DiskFullError(RuntimeError):
+    """The disk has no room for results; every other cell would fail as well."""
+
+
+class SuperLinkDiedError(RuntimeError):
+    """The SuperLink ended during a cell; the cell is not the cause."""
+
+
+class CellOutcome(NamedTuple):
+    """The end of a run: a complete run directory, or the reason of its failure."""
+
+    directory: Path | None
+    reason: str
+    log: list[str]
+
+
+CellRunner = Callable[[Cell, Path, Callable[[str], None]], CellOutcome]
+"""Runs a cell, given a folder for its results and a listener to its log lines."""
+
+
+def run_cell(
+    results: GridResults,
+    cell: Cell,
+    runner: CellRunner,
+    listener: Callable[[str], None],
+) -> str:
+    """Run a cell and store its results; return why it failed, or "".
+
+    The cell runs in ``<out>/running/<id>``. Its complete run directory is moved to
+    ``<out>/cells/<id>`` in one step, so that a crash at any moment leaves no partial
+    cell. An older run of the cell is kept under another name.
+    """
+    folder = results.folder / RUNNING / cell.id
+    try:
+        # A run that was interrupted may have left files.
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        outcome = runner(cell, folder, listener)
+        if outcome.directory is not None:
+            _keep_aside(results.run_directory(cell))
+            outcome.directory.replace(results.run_directory(cell))
+            results.failure_file(cell).unlink(missing_ok=True)
+        else:
+            _write_failure(results, cell, outcome)
+        shutil.rmtree(folder)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise DiskFullError(f"no space left for {results.folder}") from error
+        raise
+    return outcome.reason
+
+
+def _write_failure(results: GridResults, cell: Cell, outcome: CellOutcome) -> None:
+    free = shutil.disk_usage(results.folder).free
+    if free < MIN_FREE_BYTES or any("Errno 28" in line for line in outcome.log):
+        raise DiskFullError(
+            f"no space left: {free / 1e6:.0f} MB free for {results.folder}; the last "
+            f"run ended with: {outcome.reason}"
+        )
+    log = results.log_file(cell)
+    log.parent.mkdir(exist_ok=True)
+    log.write_text("\n".join(outcome.log) + "\n", encoding="utf-8")
+    failure = {
+        "reason": outcome.reason,
+        "log": str(log),
+        "when": time.strftime("%Y-%m-%d %H:%M:%S"),
+    }
+    write_json(results.failure_file(cell), failure)
+
+
+def _keep_aside(directory: Path) -> None:
+    if not directory.exists():
+        return
+    number = 1
+    while (aside := directory.with_name(f"{directory.name}.other-{number}")).exists():
+        number += 1
+    directory.rename(aside)
+
+
+def flower_cell_runner(superlinks: Iterable[SuperLink], gpus: float) -> CellRunner:
+    """Return a runner that starts each cell on a SuperLink that is free.
+
+    Parameters
+    ----------
+    superlinks : Iterable[SuperLink]
+        SuperLinks that keep Ray running. Each of them runs one cell at a time.
+    gpus : float
+        Share of a GPU for each simulated node.
+    """
+    free: SimpleQueue[SuperLink] = SimpleQueue()
+    for superlink in superlinks:
+        free.put(superlink)
+
+    def run(cell: Cell, folder: Path, listener: Callable[[str], None]) -> CellOutcome:
+        superlink = free.get()
+        try:
+            return _run_on(superlink, gpus, cell, folder, listener)
+        finally:
+            free.put(superlink)
+
+    return run
+
+
+def _run_on(
+    superlink: SuperLink,
+    gpus: float,
+    cell: Cell,
+    folder: Path,
+    listener: Callable[[str], None],
+) -> CellOutcome:
+    log: list[str] = []
+
+    def take_line(line: str) -> None:
+        log.append(_without_colors(line))
+        listener(log[-1])
+
+    try:
+        run_id = superlink.follow(
+            run_config=cell.run_config,
+            nodes=cell.nodes,
+            workers=superlink.kept_workers,
+            gpus=gpus,
+            output_dir=folder,
+            show=take_line,
+        )
+        directory = results_of(run_id, folder)
+        # A run writes its summary last. Asking the SuperLink would take seconds more.
+        if directory is not None and (directory / "summary.json").is_file():
+            return CellOutcome(directory, "", log)
+        _raise_if_dead(superlink)
+        details = superlink.outcome(run_id, folder).details
+    except SuperLinkDiedError:
+        raise
+    except RuntimeError as error:
+        _raise_if_dead(superlink)
+        details = str(error)
+    return CellOutcome(None, _failure_reason(log, details), log)
+
+
+def _raise_if_dead(superlink: SuperLink) -> None:
+    if superlink.stopping or not superlink.alive:
+        log = superlink.log.read_text(errors="replace").splitlines()
+        last = "\n".join(_without_colors(line) for line in log[-10:])
+        raise SuperLinkDiedError(f"the SuperLink has ended; its last lines:\n{last}")
+
+
+def _without_colors(line: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", line)
+
+
+def _failure_reason(log: list[str], details: str) -> str:
+    """Return the last log line that names an exception, or else Flower's details.
+
+    Flower's details only say that the run has failed.
+    """
+    errors = [x for x in log if re.match(r"(\(.*?\) )?[\w.]*(Error|Exception): \S", x)]
+    return truncate(errors[-1] if errors else details)
