@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 GRID ?= configs/grids/quick.toml
 
-.PHONY: help run compare grid deploy-demo bench test quick lint packages unit browser e2e fmt clean
+.PHONY: help run compare grid deploy-demo bench test quick docs lint packages unit browser e2e fmt clean
 
 help:            ## this list
 	@grep -E '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -52,6 +52,9 @@ browser: packages               ## the report in headless Chromium
 
 e2e: packages                   ## the tests that run Flower (minutes)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m e2e tests/e2e tests/faults $(ARGS)
+
+docs: $(VENV)/installed         ## write the generated docs and the keys in pyproject.toml
+	$(BIN)/python -m flfa_app.config.docs
 
 fmt: $(VENV)/installed          ## format the code
 	$(BIN)/ruff check --fix .

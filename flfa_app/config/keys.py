@@ -34,6 +34,8 @@ class Key:
         What the key does, for the documentation. Not a sentence, no full stop.
     group : str
         Heading of the keys it belongs to.
+    note : str (default: "")
+        More about it, in sentences, for the documentation.
     algorithm : str (default: "")
         The method whose option it is; empty for the keys of all runs.
     flfa_only : bool (default: False)
@@ -53,6 +55,7 @@ class Key:
     values: ValueType[Any]
     meaning: str
     group: str
+    note: str = ""
     algorithm: str = ""
     flfa_only: bool = False
     is_path: bool = False
@@ -61,21 +64,28 @@ class Key:
 
 
 def declare(
-    default: T, values: ValueType[T], meaning: str, *, group: str = "", **flags: bool
+    default: T,
+    values: ValueType[T],
+    meaning: str,
+    *,
+    group: str = "",
+    note: str = "",
+    **flags: bool,
 ) -> T:
     """Declare a field of a dataclass as a key.
 
     The first key of a group has its heading as ``group``. ``flags`` are the boolean
     properties of :class:`Key`.
     """
-    arguments = {
+    declaration = {
         "default": default,
         "values": values,
         "meaning": meaning,
         "group": group,
+        "note": note,
         **flags,
     }
-    declared: T = field(default=default, metadata=arguments)
+    declared: T = field(default=default, metadata=declaration)
     return declared
 
 
@@ -98,7 +108,7 @@ def keys_of(declared: Collection[Field[Any]]) -> dict[str, Key]:
 def method_keys() -> list[Key]:
     """Return the keys of the options of all methods."""
     return [
-        Key(x.key, x.default, x.values, x.meaning, METHODS, algorithm)
+        Key(x.key, x.default, x.values, x.meaning, METHODS, algorithm=algorithm)
         for algorithm, method in ALGORITHMS.items()
         for x in method.options
     ]

@@ -1,4 +1,4 @@
-"""A share of the training images: the same for everyone who has the seed."""
+"""The part of the training images that is used, and its division among the clients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def config(fraction: float, seed: int = 0, partitioner: str = "iid") -> RunConfi
     return RunConfig.parse({**default_keys(), **keys})
 
 
-def held(fraction: float, seed: int = 0, partitioner: str = "iid") -> set[int]:
+def used_images(fraction: float, seed: int = 0, partitioner: str = "iid") -> set[int]:
     shards = shards_of(config(fraction, seed, partitioner), 4)
     together = np.concatenate(shards).tolist()
     assert len(set(together)) == len(together)
@@ -23,16 +23,16 @@ def held(fraction: float, seed: int = 0, partitioner: str = "iid") -> set[int]:
 
 
 @pytest.mark.parametrize("partitioner", ["iid", "dirichlet"])
-def test_so_many_images_are_dealt_out(partitioner: str) -> None:
+def test_the_fraction_of_the_images_is_divided(partitioner: str) -> None:
     number = len(images_of(config(1.0)).train_labels)
-    assert held(1.0, partitioner=partitioner) == set(range(number))
-    assert len(held(0.25, partitioner=partitioner)) == round(0.25 * number)
+    assert used_images(1.0, partitioner=partitioner) == set(range(number))
+    assert len(used_images(0.25, partitioner=partitioner)) == round(0.25 * number)
 
 
-def test_a_smaller_share_is_a_part_of_a_larger_one() -> None:
-    assert held(0.1) < held(0.4)
+def test_a_smaller_fraction_is_part_of_a_larger_one() -> None:
+    assert used_images(0.1) < used_images(0.4)
 
 
-def test_the_seed_decides_which() -> None:
-    assert held(0.3, seed=0) == held(0.3, seed=0, partitioner="dirichlet")
-    assert held(0.3, seed=0) != held(0.3, seed=1)
+def test_the_seed_alone_decides_which_images_are_used() -> None:
+    assert used_images(0.3) == used_images(0.3, partitioner="dirichlet")
+    assert used_images(0.3) != used_images(0.3, seed=1)

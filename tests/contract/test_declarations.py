@@ -1,0 +1,126 @@
+"""Keys, methods and the files generated from them agree with the code they describe."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+import pytest
+import tomli
+
+from clients import LocalTrainer
+from clients.methods import fedrs, fedsol
+from flfa_app.config import KEYS, docs
+from flfa_app.methods import ALGORITHMS
+from strategies import LayerSelection
+from strategies.methods.fedrs import FedRS
+from strategies.methods.fedsol import FedSOL
+from strategies.options import OneOf
+from tests.federation import ROOT
+
+CONFIGURATION = ROOT / "docs" / "configuration.md"
+
+
+def test_generated_files_are_current() -> None:
+    """Run ``make docs`` if this fails."""
+    expected = docs.generated_files()
+    assert set(expected) == {ROOT / "pyproject.toml", CONFIGURATION}
+    for path, text in expected.items():
+        assert path.read_text("utf-8") == text, f"{path.name}: run make docs"
+
+
+@pytest.mark.parametrize(
+    "broken", ["seed = 0 ", "# number of rounds", "\n# The data\n"]
+)
+def test_another_key_value_or_comment_is_noticed(
+    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A default, a meaning or the order that differs is written anew."""
+    good = (ROOT / "pyproject.toml").read_text("utf-8")
+    bad = good.replace(broken, broken.replace("0", "7").upper())
+    assert bad != good
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "pyproject.toml").write_text(bad, "utf-8")
+    monkeypatch.setattr(docs, "PROJECT", tmp_path)
+    docs.main()
+    assert (tmp_path / "pyproject.toml").read_text("utf-8") == good
+    written = (tmp_path / "docs" / "configuration.md").read_text("utf-8")
+    assert written == CONFIGURATION.read_text("utf-8")
+
+
+def test_the_page_has_every_key_with_its_default() -> None:
+    """Read back from the tables, without the code that has written them."""
+    lines = CONFIGURATION.read_text("utf-8").splitlines()
+    cells = [line.split(" | ") for line in lines if line.startswith("| `")]
+    rows = {key.strip("|`↻ "): default.strip("`") for key, default, *_ in cells}
+    values = {key: tomli.loads(f"x = {text}")["x"] for key, text in rows.items()}
+    pyproject = tomli.loads((ROOT / "pyproject.toml").read_text())
+    assert values == pyproject["tool"]["flwr"]["app"]["config"]
+    assert max(map(len, lines)) <= 100
+
+
+@pytest.mark.parametrize("key", KEYS.values(), ids=lambda key: key.name)
+def test_a_declared_key(key: Any) -> None:
+    assert key.values.accepts(key.default)
+    assert type(key.default) is key.values.python_type
+    assert key.meaning
+    assert not key.meaning.endswith(".")
+    assert not key.note or key.note.endswith(".")
+    if isinstance(key.values, OneOf):
+        assert set(key.values.explanations) <= set(key.values.names)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_declared_method(name: str) -> None:
+    """Its name, its two sides, and options whose keys begin with the name."""
+    method = ALGORITHMS[name]
+    assert method.display_name.lower() == name
+    assert issubclass(method.strategy, LayerSelection)
+    assert issubclass(resolve_name(method.trainer_path), LocalTrainer)
+    for option in method.options:
+        assert option.key.startswith(f"{name}-")
+        assert option.fedavg is None or option.values.accepts(option.fedavg)
+
+
+def test_what_a_key_is_used_for() -> None:
+    """The keys with a property, written out: each is a decision."""
+
+    def having(name: str, value: bool = True) -> set[str]:
+        return {key for key in KEYS if getattr(KEYS[key], name) is value}
+
+    assert having("is_path") == {"output-dir", "data-dir", "state-dir", "resume"}
+    not_in_results = {"output-dir", "data-dir", "state-dir"}
+    not_in_results |= {"round-timeout", "pictures"}
+    assert having("changes_results", False) == not_in_results
+    flfa = {"flfa", "num-fa-layers", "fixed-fa-layers", "candidates", "feedback"}
+    assert having("flfa_only") == flfa | {"scaling", "diagnostics"}
+    may_change = not_in_results | {"num-server-rounds", "diagnostics", "device"}
+    may_change |= {"report-label-counts", "min-available-nodes", "evaluate-every"}
+    may_change |= {"threads-per-client", "min-replies", "round-attempts", "resume"}
+    may_change |= {"max-examples", "max-update-norm", "patience", "target-accuracy"}
+    may_change |= {"checkpoint-every", "keep-checkpoints"}
+    assert having("may_change_on_resume") == may_change
+
+
+@pytest.mark.parametrize(
+    ("option", "names"),
+    [
+        (FedSOL.variant, fedsol.VARIANTS),
+        (FedSOL.part, fedsol.PARTS),
+        (FedRS.variant, fedrs.VARIANTS),
+    ],
+)
+def test_server_and_clients_know_the_same_names(option: Any, names: Any) -> None:
+    """The libraries do not import each other: each has the names of what is sent."""
+    assert option.values.names == tuple(names)
+
+
+def test_a_config_can_be_declared_without_torch() -> None:
+    """Commands start quickly; torch is imported when a config is checked."""
+    code = (
+        "import sys, flfa_app.config, flfa_app.methods; 'torch' in sys.modules and 1/0"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
