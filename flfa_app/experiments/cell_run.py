@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import re
 import shutil
 import time
@@ -15,12 +16,14 @@ from flfa_app.errors import truncate
 from flfa_app.experiments.files import write_json
 from flfa_app.experiments.store import Cell, GridResults
 from flfa_app.launch.superlink import SuperLink, results_of
+from flfa_app.results.records import RoundRecord
 
 __all__ = [
     "RUNNING",
     "CellOutcome",
     "CellRunner",
     "DiskFullError",
+    "RoundListener",
     "SuperLinkDiedError",
     "flower_cell_runner",
     "run_cell",
@@ -47,15 +50,18 @@ class CellOutcome(NamedTuple):
     log: list[str]
 
 
-CellRunner = Callable[[Cell, Path, Callable[[str], None]], CellOutcome]
-"""Runs a cell, given a folder for its results and a listener to its log lines."""
+RoundListener = Callable[[RoundRecord], None]
+"""Takes the record of each round as soon as the run has written it."""
+
+CellRunner = Callable[[Cell, Path, RoundListener], CellOutcome]
+"""Runs a cell, given a folder for its results and a listener."""
 
 
 def run_cell(
     results: GridResults,
     cell: Cell,
     runner: CellRunner,
-    listener: Callable[[str], None],
+    listener: RoundListener,
 ) -> str:
     """Run a cell and store its results; return why it failed, or "".
 
@@ -124,7 +130,7 @@ def flower_cell_runner(superlinks: Iterable[SuperLink], gpus: float) -> CellRunn
     for superlink in superlinks:
         free.put(superlink)
 
-    def run(cell: Cell, folder: Path, listener: Callable[[str], None]) -> CellOutcome:
+    def run(cell: Cell, folder: Path, listener: RoundListener) -> CellOutcome:
         superlink = free.get()
         try:
             return _run_on(superlink, gpus, cell, folder, listener)
@@ -139,13 +145,16 @@ def _run_on(
     gpus: float,
     cell: Cell,
     folder: Path,
-    listener: Callable[[str], None],
+    listener: RoundListener,
 ) -> CellOutcome:
     log: list[str] = []
+    reader = _RoundReader(folder)
 
     def take_line(line: str) -> None:
         log.append(_without_colors(line))
-        listener(log[-1])
+        # A run logs a line after it has written a record.
+        for record in reader.read_new():
+            listener(record)
 
     try:
         run_id = superlink.follow(
@@ -168,6 +177,26 @@ def _run_on(
         _raise_if_dead(superlink)
         details = str(error)
     return CellOutcome(None, _failure_reason(log, details), log)
+
+
+class _RoundReader:
+    """Reads what the run in a folder appends to its ``metrics.jsonl``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._position = 0
+
+    def read_new(self) -> list[RoundRecord]:
+        """Return the records that were completely written since the last call."""
+        file = next(self._folder.glob("*/metrics.jsonl"), None)
+        if file is None:
+            return []
+        with file.open("rb") as opened:
+            opened.seek(self._position)
+            content = opened.read()
+        lines = content[: content.rfind(b"\n") + 1]
+        self._position += len(lines)
+        return [RoundRecord.from_json(json.loads(line)) for line in lines.splitlines()]
 
 
 def _raise_if_dead(superlink: SuperLink) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -11,31 +10,32 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from flfa_app.experiments.store import Cell
+from flfa_app.results.records import RoundRecord
 
 __all__ = ["GridProgress", "format_duration"]
 
-ROUND = re.compile(r"round\s+(\d+)/(\d+)\s.*")
-
 
 class GridProgress:
-    """One bar for the whole grid, with the time left and the last round of a cell.
+    """A bar for the whole grid with the remaining time and the latest round.
 
-    Where the output is not a terminal there is a line for each finished cell.
+    If the output is no terminal, only a line for each cell that has ended is printed.
 
     Parameters
     ----------
     cells : Sequence[Cell]
-        What is to be done.
+        The cells that will be run.
     console : Console
-        Where to show it.
+        The output.
     """
 
     def __init__(self, cells: Sequence[Cell], console: Console) -> None:
         self.console = console
-        self._rounds = {c.id: int(c.run_config["num-server-rounds"]) for c in cells}
-        self._done: dict[str, float] = {}
-        self._ended = 0
-        self._began = time.monotonic()
+        self._num_rounds = {
+            cell.id: int(cell.run_config["num-server-rounds"]) for cell in cells
+        }
+        self._finished_share: dict[str, float] = {}
+        self._ended_cells = 0
+        self._start = time.monotonic()
         self._bar = Progress(
             MofNCompleteColumn(),
             TextColumn("cells"),
@@ -59,47 +59,44 @@ class GridProgress:
         if self.console.is_terminal:
             self._bar.stop()
 
-    def cell_started(self, cell: Cell) -> None:
-        """Show that a cell has been started."""
+    def show_start(self, cell: Cell) -> None:
+        """Show that a cell starts."""
         self._update(f"{cell.id}: starting")
 
-    def line(self, cell: Cell, line: str) -> None:
-        """Take a line of a cell's log; the lines of rounds are shown."""
-        if found := ROUND.search(line):
-            self._done[cell.id] = int(found[1]) / self._rounds[cell.id]
-            # The time left of one cell would be taken for that of the grid.
-            self._update(f"{cell.id}: {found[0].partition('  left')[0]}")
+    def show_round(self, cell: Cell, record: RoundRecord) -> None:
+        """Show a round of a cell."""
+        num_rounds = self._num_rounds[cell.id]
+        self._finished_share[cell.id] = record.server_round / num_rounds
+        self._update(f"{cell.id}: {record.describe(num_rounds)}")
 
-    def cell_ended(self, cell: Cell, reason: str) -> None:
-        """Show that a cell is finished, or why it has failed."""
-        self._done[cell.id] = 1.0
-        self._ended += 1
-        number = f"{self._ended}/{len(self._rounds)}"
+    def show_end(self, cell: Cell, reason: str) -> None:
+        """Show that a cell is finished, or why it failed."""
+        self._finished_share[cell.id] = 1.0
+        self._ended_cells += 1
+        text = f"{self._ended_cells}/{len(self._num_rounds)} {cell.id}"
         if reason:
-            text, style = f"{number} {cell.id} has failed: {reason}", "red"
-        else:
-            text, style = f"{number} {cell.id}", ""
-        self.print(f"{text}  (left {self._left()})", style)
-        self._bar.update(self._task, completed=self._ended)
+            text += f" has failed: {reason}"
+        self.print(f"{text}  (left {self._time_left()})", "red" if reason else "")
+        self._bar.update(self._task, completed=self._ended_cells)
 
     def print(self, text: str, style: str = "") -> None:
-        """Print a line that stays."""
+        """Print a line above the bar."""
         self.console.print(text, style=style, markup=False, highlight=False)
 
     def _update(self, text: str) -> None:
-        self._bar.update(self._task, description=text, left=self._left())
+        self._bar.update(self._task, description=text, left=self._time_left())
 
-    def _left(self) -> str:
-        """Return the time left if the cells to come are as fast as those before."""
-        done = sum(self._done.values())
-        if not done:
+    def _time_left(self) -> str:
+        """Return the remaining time if the other cells are as fast as those so far."""
+        finished = sum(self._finished_share.values())
+        if not finished:
             return "?"
-        seconds = (time.monotonic() - self._began) / done * (len(self._rounds) - done)
-        return format_duration(seconds)
+        elapsed = time.monotonic() - self._start
+        return format_duration(elapsed / finished * (len(self._num_rounds) - finished))
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration in words that fit its size."""
+    """Return a duration in minutes, hours or days."""
     if seconds < 5400:
         minutes, rest = divmod(round(seconds), 60)
         return f"{minutes}:{rest:02d} min"

@@ -5,14 +5,16 @@ A call that is interrupted or killed loses only the cells in progress.
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+from filelock import FileLock, Timeout
 
 from flfa_app.experiments.cell_run import (
     RUNNING,
@@ -62,7 +64,7 @@ def run_plan(plan: Plan, engine: CellEngine, progress: GridProgress) -> dict[str
                 for cell, reason in _run_queue(
                     plan, queue, running, pool, runner, progress
                 ):
-                    progress.cell_ended(cell, reason)
+                    progress.show_end(cell, reason)
                     if reason:
                         failures[cell.id] = reason
         except SuperLinkDiedError as error:
@@ -87,14 +89,12 @@ def _run_queue(
     """Run the queued cells; yield each of them when it ends, with why it failed."""
 
     def run(cell: Cell) -> str:
-        return run_cell(
-            plan.results, cell, runner, lambda line: progress.line(cell, line)
-        )
+        return run_cell(plan.results, cell, runner, partial(progress.show_round, cell))
 
     while queue or running:
         while queue and len(running) < plan.concurrent_cells:
             cell = queue.popleft()
-            progress.cell_started(cell)
+            progress.show_start(cell)
             running[pool.submit(run, cell)] = cell
         for future in wait(running, return_when=FIRST_COMPLETED).done:
             reason = future.result()
@@ -151,13 +151,13 @@ def locked_folder(results: GridResults) -> Iterator[None]:
     """
     folder = results.folder
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RuntimeError(
-                f"{folder} is in use by another call; wait for it, or use --out"
-            ) from None
+    try:
+        lock = FileLock(folder / ".lock").acquire(blocking=False)
+    except Timeout:
+        raise RuntimeError(
+            f"{folder} is in use by another call; wait for it, or use --out"
+        ) from None
+    with lock:
         write_grid(results)
         _stop_leftovers(folder)
         shutil.rmtree(folder / RUNNING, ignore_errors=True)

@@ -174,6 +174,16 @@ class RoundRecord:
         """Return the line of ``metrics.jsonl`` for this round."""
         return json.dumps(self.to_json(), allow_nan=False) + "\n"
 
+    def describe(self, num_rounds: int) -> str:
+        """Return a line for people who follow a run of so many rounds."""
+        width = len(str(num_rounds))
+        accuracy = f"{100 * self.evaluation.accuracy:5.2f}" if self.evaluation else "-"
+        return (
+            f"round {self.server_round:{width}}/{num_rounds}  accuracy {accuracy:>5} %"
+            f"  drift {self.drift:.3f}  FA: {', '.join(self.selected) or '-'}"
+            f"  {self.timing.total:.1f} s"
+        )
+
     @classmethod
     def from_json(cls, written: Mapping[str, Any]) -> RoundRecord:
         """Return the record of an object of ``metrics.jsonl`` or of a checkpoint.

@@ -223,16 +223,5 @@ def _seconds_since(started: float) -> float:
 
 
 def _report(record: RoundRecord, num_rounds: int, left: float) -> None:
-    evaluation = record.evaluation
-    log(
-        INFO,
-        "round %*d/%d  accuracy %s %%  drift %.3f  FA: %s  %.1f s  left %d:%02d",
-        len(str(num_rounds)),
-        record.server_round,
-        num_rounds,
-        f"{100 * evaluation.accuracy:5.2f}" if evaluation else "    -",
-        record.drift,
-        ", ".join(record.selected) or "-",
-        record.timing.total,
-        *divmod(round(left), 60),
-    )
+    minutes, seconds = divmod(round(left), 60)
+    log(INFO, "%s  left %d:%02d", record.describe(num_rounds), minutes, seconds)

@@ -20,6 +20,7 @@ from flfa_app.experiments.cell_run import (
     CellOutcome,
     CellRunner,
     DiskFullError,
+    RoundListener,
     SuperLinkDiedError,
 )
 from flfa_app.experiments.plan import check_data, describe_plan, make_plan, select_cells
@@ -32,6 +33,7 @@ from flfa_app.experiments.runner import (
 )
 from flfa_app.experiments.store import Cell, GridResults, GridSpec
 from flfa_app.launch.superlink import SuperLink
+from flfa_app.results.records import RoundRecord
 from tests.federation import default_keys
 
 Run = Callable[[Cell, Path], CellOutcome]
@@ -77,9 +79,9 @@ class Recorder:
     def __call__(self) -> Iterator[CellRunner]:
         self.starts += 1
 
-        def attempt(of: Cell, folder: Path, show: Callable[[str], None]) -> CellOutcome:
+        def attempt(of: Cell, folder: Path, listener: RoundListener) -> CellOutcome:
             self.cells.append(of.id)
-            show("INFO :      round  1/30  accuracy 50.00 %  1.0 s  left 0:29")
+            listener(RoundRecord(1))
             return self.run(of, folder)
 
         yield attempt
@@ -422,9 +424,9 @@ def test_durations(seconds: float, text: str) -> None:
 def test_what_is_shown_without_a_terminal(results: GridResults) -> None:
     shown = io.StringIO()
     with GridProgress(results.cells, Console(file=shown, width=120)) as progress:
-        progress.line(results.cells[0], "round 15/30  accuracy 1 %  left 9:99")
-        progress.cell_ended(results.cells[0], "")
-        progress.cell_ended(results.cells[1], "ValueError: no")
+        progress.show_round(results.cells[0], RoundRecord(15))
+        progress.show_end(results.cells[0], "")
+        progress.show_end(results.cells[1], "ValueError: no")
     first, second = shown.getvalue().splitlines()
     assert first.startswith("1/4 fedavg-s0  (left 0:0")
     assert second.startswith("2/4 fedavg-s1 has failed: ValueError: no  (left ")
