@@ -28,7 +28,7 @@ def run_app(
         nodes=nodes,
         workers=2,
         output_dir=folder,
-        show=lines.append,
+        on_log_line=lines.append,
     )
     if not outcome.completed or outcome.results is None:
         log = "\n".join(lines[-40:])

@@ -17,12 +17,12 @@ from rich.console import Console
 
 from benchmarks.figures import output_file
 from benchmarks.timing import machine
+from flfa_app.launch.app_files import PROJECT
 from flfa_app.launch.cli import (
-    PROJECT,
-    add_options,
+    add_simulation_options,
     launch,
     read_overrides,
-    reporting_errors,
+    run_command,
 )
 from flfa_app.launch.superlink import local_superlink
 from flfa_app.methods import ALGORITHMS
@@ -39,12 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         "python -m benchmarks.convergence", description=__doc__
     )
-    add_options(parser)
+    add_simulation_options(parser)
     parser.add_argument(
         "--json", type=output_file, help="write the figures to this file"
     )
     options = parser.parse_args(arguments)
-    return reporting_errors(lambda: _measure(options))
+    return run_command(lambda: _measure(options))
 
 
 def _measure(options: argparse.Namespace) -> None:

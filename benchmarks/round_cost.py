@@ -28,7 +28,8 @@ from benchmarks.figures import of_measurements, output_file, publish
 from benchmarks.peers.work import CLIENTS, NORMS, Work, export_work
 from clients import LocalTrainer, TrainSettings, keep_freed_memory
 from flfa_app.client.node_config import Place
-from flfa_app.launch.cli import PROJECT, at_least_one
+from flfa_app.launch.app_files import PROJECT
+from flfa_app.launch.cli import positive_int
 from flfa_app.launch.superlink import local_superlink
 from flfa_app.task import client_seed, images_of, model_for, shard_of
 
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--model", choices=NORMS, default="mobilenet_v2", help="(mobilenet_v2)"
     )
     parser.add_argument(
-        "--turns", type=at_least_one, default=2, help="runs of each (2)"
+        "--turns", type=positive_int, default=2, help="runs of each (2)"
     )
     parser.add_argument("--rounds", type=int, default=4, help="of a run (4)")
     parser.add_argument(

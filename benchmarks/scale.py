@@ -20,7 +20,8 @@ from rich.console import Console
 
 from benchmarks.app_runs import run_app
 from benchmarks.figures import of_measurements, output_file, publish
-from flfa_app.launch.cli import PROJECT, at_least_one
+from flfa_app.launch.app_files import PROJECT
+from flfa_app.launch.cli import positive_int
 from flfa_app.launch.superlink import local_superlink
 
 __all__ = ["main"]
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status: 1 if the goal is missed."""
     parser = argparse.ArgumentParser("python -m benchmarks.scale", description=__doc__)
     parser.add_argument(
-        "--turns", type=at_least_one, default=3, help="runs of each (3)"
+        "--turns", type=positive_int, default=3, help="runs of each (3)"
     )
     parser.add_argument(
         "--json", type=output_file, help="write the figures to this file"

@@ -18,8 +18,9 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.figures import of_measurements, output_file, publish
-from flfa_app.launch.cli import PROJECT, at_least_one
-from flfa_app.launch.processes import free_port, own_environment, stop
+from flfa_app.launch.app_files import PROJECT
+from flfa_app.launch.cli import positive_int
+from flfa_app.launch.processes import flower_environment, free_port, stop_processes
 
 __all__ = ["main"]
 
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "python -m benchmarks.start_to_end", description=__doc__
     )
     parser.add_argument(
-        "--turns", type=at_least_one, default=3, help="runs of each (3)"
+        "--turns", type=positive_int, default=3, help="runs of each (3)"
     )
     parser.add_argument(
         "--json", type=output_file, help="write the figures to this file"
@@ -59,7 +60,7 @@ def _seconds(command: list[str]) -> float:
     with tempfile.TemporaryDirectory() as folder:
         home, results = Path(folder) / "home", Path(folder) / "runs"
         home.mkdir()
-        environment = own_environment(home.resolve())
+        environment = flower_environment(home.resolve())
         port = str(free_port())
         environment["FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"] = port
         environment["FLWR_LOCAL_CONTROL_API_PORT"] = port
@@ -77,7 +78,7 @@ def _seconds(command: list[str]) -> float:
             if not any(results.glob("*/summary.json")):
                 raise RuntimeError(f"the run has failed:\n{done.stdout}{done.stderr}")
         finally:
-            stop(home.resolve())
+            stop_processes(home.resolve())
     return taken
 
 

@@ -51,7 +51,7 @@ from clients import (
     fast_depthwise,
     keep_freed_memory,
 )
-from flfa_app.launch.cli import default_keys
+from flfa_app.launch.app_files import default_run_config
 from flfa_app.methods import ALGORITHMS
 from flfa_app.models import build_model
 
@@ -189,7 +189,7 @@ class _Client:
         """Do what this client does in a round; pause between the steps."""
         self.pairs.append([])
         self.model.load_state_dict(self.weights)
-        keys = default_keys() | dict(self.arm.keys)
+        keys = default_run_config() | dict(self.arm.keys)
         trainer = ALGORITHMS[self.arm.algorithm].trainer(
             self.model,
             TrainSettings(

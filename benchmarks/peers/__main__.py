@@ -33,7 +33,7 @@ from benchmarks.peers.turns import WARM_UP, arms_with, measure
 from benchmarks.peers.work import CLIENTS, NORMS, WORKERS
 from benchmarks.timing import machine
 from flfa_app.data.cache import VARIABLE
-from flfa_app.launch.cli import at_least_one, reporting_errors
+from flfa_app.launch.cli import positive_int, run_command
 
 __all__ = ["main"]
 
@@ -44,9 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--model", choices=NORMS, help="measure this one only (default: all)"
     )
-    parser.add_argument("--turns", type=at_least_one, default=2, help="of each arm (2)")
+    parser.add_argument("--turns", type=positive_int, default=2, help="of each arm (2)")
     parser.add_argument(
-        "--rounds", type=at_least_one, default=2, help="of a turn that count (2)"
+        "--rounds", type=positive_int, default=2, help="of a turn that count (2)"
     )
     parser.add_argument(
         "--env-dir", type=Path, help="environment with pfl (default: in the cache)"
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--json", type=output_file, help="write the figures to this file"
     )
     options = parser.parse_args(arguments)
-    return reporting_errors(lambda: _measure(options))
+    return run_command(lambda: _measure(options))
 
 
 def _measure(options: argparse.Namespace) -> None:

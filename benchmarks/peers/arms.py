@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.peers.work import CLIENTS, WORKERS, Work
-from flfa_app.launch.cli import PROJECT
-from flfa_app.launch.processes import stop
-from flfa_app.launch.superlink import Outcome, local_superlink
+from flfa_app.launch.app_files import PROJECT
+from flfa_app.launch.processes import stop_processes
+from flfa_app.launch.superlink import RunOutcome, local_superlink
 from flfa_app.results.records import read_records
 
 __all__ = ["Arm", "Trained", "ours", "pfl", "quickstart"]
@@ -72,13 +72,13 @@ def pfl(work: Work, folder: Path, python: Path) -> Trained:
         try:
             output, _ = process.communicate()
         finally:
-            stop(folder, process)
+            stop_processes(folder, process)
     if process.returncode:
         raise RuntimeError(f"the training on pfl has failed:\n{output}")
     return _trained(folder)
 
 
-def _flower(app: Path, keys: dict[str, Any], folder: Path) -> Outcome:
+def _flower(app: Path, keys: dict[str, Any], folder: Path) -> RunOutcome:
     log: list[str] = []
     # Started for each run, so that nothing of one arm is there while another trains.
     with local_superlink(app) as superlink:
@@ -87,7 +87,7 @@ def _flower(app: Path, keys: dict[str, Any], folder: Path) -> Outcome:
             nodes=CLIENTS,
             workers=WORKERS,
             output_dir=folder,
-            show=log.append,
+            on_log_line=log.append,
         )
     if not outcome.completed:
         lines = "\n".join(log)

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from benchmarks.peers.images import write_images
 from flfa_app.config import RunConfig
-from flfa_app.launch.cli import default_keys
+from flfa_app.launch.app_files import default_run_config
 from flfa_app.server.nodes import Member, Roster
 from flfa_app.task import client_seed, images_of, model_of, shards_of
 
@@ -47,7 +47,7 @@ class Work(NamedTuple):
     @property
     def config(self) -> RunConfig:
         """The whole run config of our own app."""
-        return RunConfig.parse({**default_keys(), **self.keys})
+        return RunConfig.parse({**default_run_config(), **self.keys})
 
     @property
     def participants(self) -> list[list[int]]:

@@ -25,7 +25,8 @@ from flfa_app.experiments.report.page import write_report
 from flfa_app.experiments.report.tables import render_tables
 from flfa_app.experiments.runner import flower_engine, locked_folder, run_plan
 from flfa_app.experiments.store import GridResults, read_results
-from flfa_app.launch.cli import PROJECT, at_least_one, reporting_errors
+from flfa_app.launch.app_files import PROJECT
+from flfa_app.launch.cli import positive_int, run_command
 
 __all__ = ["main"]
 
@@ -33,7 +34,7 @@ __all__ = ["main"]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     options = _parser().parse_args(arguments)
-    return reporting_errors(lambda: options.command(options))
+    return run_command(lambda: options.command(options))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -71,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     cores = os.cpu_count() or 1
     run.add_argument(
         "--workers",
-        type=at_least_one,
+        type=positive_int,
         default=cores,
         help=f"simulated nodes that compute at the same time, of all cells ({cores})",
     )

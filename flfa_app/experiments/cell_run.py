@@ -15,7 +15,8 @@ from typing import NamedTuple
 from flfa_app.errors import truncate
 from flfa_app.experiments.files import write_json
 from flfa_app.experiments.store import Cell, GridResults
-from flfa_app.launch.superlink import SuperLink, results_of
+from flfa_app.launch.app_files import find_results
+from flfa_app.launch.superlink import SuperLink
 from flfa_app.results.records import RoundRecord
 
 __all__ = [
@@ -157,15 +158,15 @@ def _run_on(
             listener(record)
 
     try:
-        run_id = superlink.follow(
+        run_id = superlink.stream_run(
             run_config=cell.run_config,
             nodes=cell.nodes,
-            workers=superlink.kept_workers,
+            workers=superlink.ray_workers,
             gpus=gpus,
             output_dir=folder,
-            show=take_line,
+            on_log_line=take_line,
         )
-        directory = results_of(run_id, folder)
+        directory = find_results(run_id, folder)
         # A run writes its summary last. Asking the SuperLink would take seconds more.
         if directory is not None and (directory / "summary.json").is_file():
             return CellOutcome(directory, "", log)
@@ -200,7 +201,7 @@ class _RoundReader:
 
 
 def _raise_if_dead(superlink: SuperLink) -> None:
-    if superlink.stopping or not superlink.alive:
+    if superlink.stopping or not superlink.is_alive:
         log = superlink.log.read_text(errors="replace").splitlines()
         last = "\n".join(_without_colors(line) for line in log[-10:])
         raise SuperLinkDiedError(f"the SuperLink has ended; its last lines:\n{last}")

@@ -15,8 +15,7 @@ from flfa_app.config import RunConfig
 from flfa_app.errors import ConfigError
 from flfa_app.experiments.grid_file import NODES, AxisValue, GridFile, parse_grid_file
 from flfa_app.experiments.store import Cell, GridSpec
-from flfa_app.launch.cli import default_keys
-from flfa_app.launch.superlink import absolute_paths
+from flfa_app.launch.app_files import absolute_paths, default_run_config
 
 __all__ = ["ExpandedGrid", "read_grid"]
 
@@ -55,7 +54,7 @@ def read_grid(path: Path, extra_seeds: Sequence[int] = ()) -> ExpandedGrid:
 
 def _expand(file: GridFile, problems: list[str]) -> Iterator[Cell]:
     """Yield a cell for each combination and seed; add what is wrong to ``problems``."""
-    defaults = default_keys()
+    defaults = default_run_config()
     for names in itertools.product(*file.axes.values()):
         combination = dict(zip(file.axes, names, strict=True))
         if any(rule.items() <= combination.items() for rule in file.excluded):

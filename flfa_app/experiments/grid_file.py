@@ -16,7 +16,7 @@ from flfa_app.errors import ConfigError
 from flfa_app.experiments.analysis.paper import paper_tables
 from flfa_app.experiments.analysis.quantities import METRICS
 from flfa_app.experiments.store import GridSpec
-from flfa_app.launch.cli import default_keys
+from flfa_app.launch.app_files import default_run_config
 
 __all__ = ["NODES", "AxisValue", "GridFile", "parse_grid_file"]
 
@@ -90,7 +90,7 @@ class _Parser:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.problems: list[str] = []
-        self.run_config_keys = default_keys().keys()
+        self.run_config_keys = default_run_config().keys()
 
     def parse(self, content: dict[str, Any], extra_seeds: Sequence[int]) -> GridFile:
         for key in content.keys() - set(GRID_KEYS):

@@ -26,9 +26,9 @@ from flfa_app.experiments.cell_run import (
 from flfa_app.experiments.plan import Plan
 from flfa_app.experiments.progress import GridProgress
 from flfa_app.experiments.store import Cell, GridResults, write_grid
-from flfa_app.launch.cli import PROJECT
-from flfa_app.launch.processes import stop
-from flfa_app.launch.superlink import SuperLink, started
+from flfa_app.launch.app_files import PROJECT
+from flfa_app.launch.processes import stop_processes
+from flfa_app.launch.superlink import SuperLink, running_superlink
 
 __all__ = ["CellEngine", "flower_engine", "locked_folder", "run_plan"]
 
@@ -115,7 +115,7 @@ def flower_engine(plan: Plan, gpus: float) -> CellEngine:
 
             def start_superlink(home: Path) -> SuperLink:
                 return stack.enter_context(
-                    started(SuperLink(home, PROJECT, plan.workers))
+                    running_superlink(SuperLink(home, PROJECT, plan.workers))
                 )
 
             with ThreadPoolExecutor(len(homes)) as pool:  # all at the same time
@@ -169,6 +169,6 @@ def _stop_leftovers(folder: Path) -> None:
     file = folder / HOMES_FILE
     if file.is_file():
         for line in file.read_text().splitlines():
-            stop(Path(line))
+            stop_processes(Path(line))
             shutil.rmtree(line, ignore_errors=True)
         file.unlink()

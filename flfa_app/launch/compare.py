@@ -1,7 +1,7 @@
-"""``python -m flfa_app.compare``: backpropagation against FLFA, with one seed.
+"""``python -m flfa_app.compare``: backpropagation and FLFA with the same seed.
 
-The two runs share partition, participants, initial weights and batch order, so their
-difference is FLFA's.
+Both runs have the same partition, participants, initial weights and batch order, so the
+difference between them is the effect of FLFA.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from rich.console import Console
 from rich.table import Table
 
 from flfa_app.errors import ConfigError
+from flfa_app.launch.app_files import PROJECT
 from flfa_app.launch.cli import (
-    PROJECT,
-    add_options,
+    add_simulation_options,
     launch,
     read_overrides,
-    reporting_errors,
+    run_command,
 )
 from flfa_app.launch.superlink import local_superlink
 
@@ -30,15 +30,17 @@ __all__ = ["main"]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     parser = argparse.ArgumentParser("python -m flfa_app.compare", description=__doc__)
-    add_options(parser)
+    add_simulation_options(parser)
     options = parser.parse_args(arguments)
-    return reporting_errors(lambda: _compare(options))
+    return run_command(lambda: _compare(options))
 
 
 def _compare(options: argparse.Namespace) -> None:
     flfa = read_overrides(options.run_config, options.nodes)
     if flfa.get("flfa") == "none":
-        raise ConfigError("flfa is 'none': a comparison needs a rule, 'lowest' say")
+        raise ConfigError(
+            "flfa is 'none': a comparison needs a rule, for example 'lowest'"
+        )
     bp = {**flfa, "flfa": "none", "fixed-fa-layers": ""}
     summaries = {}
     with local_superlink(PROJECT) as superlink:
@@ -46,10 +48,10 @@ def _compare(options: argparse.Namespace) -> None:
             Console().print(f"{name} with {options.nodes} simulated nodes ...")
             results = launch(superlink, options, overrides)
             summaries[name] = json.loads((results / "summary.json").read_text())
-    _print_table(summaries)
+    print_table(summaries)
 
 
-def _print_table(summaries: dict[str, dict[str, Any]]) -> None:
+def print_table(summaries: dict[str, dict[str, Any]]) -> None:
     table = Table(title="Score: mean test accuracy of the last 10 % of the rounds")
     for column in ("", "score", "final", "mean drift", "bytes sent", "seconds"):
         table.add_column(column, justify="right" if column else "left")

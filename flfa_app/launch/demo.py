@@ -1,8 +1,8 @@
-"""``python -m flfa_app.deploy_demo``: a federation with TLS and node keys, to look at.
+"""``python -m flfa_app.deploy_demo``: a short run on real nodes with TLS and node keys.
 
-A SuperLink and three SuperNodes on this machine, each with data of its own, run FLFA
-for a few rounds; then all of it is stopped and removed. On several machines the same
-is ``docs/deployment.md``.
+Starts a SuperLink and three SuperNodes on this machine, each with its own data, runs
+FLFA for three rounds, then stops and removes everything. ``docs/deployment.md`` sets up
+the same on several machines.
 """
 
 from __future__ import annotations
@@ -17,93 +17,84 @@ from rich.console import Console
 
 from flfa_app.config import RunConfig
 from flfa_app.data import OwnImages
+from flfa_app.launch.app_files import PROJECT, default_run_config
 from flfa_app.launch.cli import (
-    PROJECT,
-    at_least_one,
-    default_keys,
+    add_run_options,
     launch,
+    positive_int,
     read_overrides,
-    reporting_errors,
+    run_command,
 )
 from flfa_app.launch.deployment import Deployment, local_deployment
 from flfa_app.task import images_of, shards_of
 
-__all__ = ["main", "parts_of", "run_on"]
+__all__ = ["launch_on_nodes", "main", "node_images"]
 
-# A round of real nodes takes seconds however little there is to do, so few of them.
-FEW_ROUNDS: dict[str, Any] = {"num-server-rounds": 3, "fraction-train": 1.0}
+# A round on real nodes takes at least some seconds, so the demo has few.
+DEMO_CONFIG: dict[str, Any] = {"num-server-rounds": 3, "fraction-train": 1.0}
 
 
-def parts_of(config: RunConfig, nodes: int) -> list[OwnImages]:
-    """Return what each of so many nodes holds of the run's data set."""
+def node_images(config: RunConfig, nodes: int) -> list[OwnImages]:
+    """Return the images of each node, partitioned as in a simulation."""
     images = images_of(config)
     return [
-        OwnImages(images.train[mine], images.train_labels[mine])
-        for mine in shards_of(config, nodes)
+        OwnImages(images.train[indices], images.train_labels[indices])
+        for indices in shards_of(config, nodes)
     ]
 
 
-def run_on(
+def launch_on_nodes(
     deployment: Deployment, options: argparse.Namespace, overrides: Mapping[str, Any]
 ) -> Path:
-    """Run the app once, showing its progress; return the folder of its results.
+    """Run the app once and print its progress; return the results folder.
 
     Raises
     ------
     RuntimeError
-        If the run has failed; with what the nodes have to say.
+        If the run has failed; the text ends with the last lines of all logs.
     """
-    kept = options.output_dir or overrides.get("output-dir")
-    options.output_dir = Path(kept or deployment.home / "results")
+    output_dir = options.output_dir or overrides.get("output-dir")
+    options.output_dir = Path(output_dir or deployment.home / "results")
     try:
         return launch(deployment, options, overrides)
     except RuntimeError as problem:
-        what = str(problem)
-        if not kept:  # the file it names will be gone
-            what = what.partition("\nEverything Flower logged")[0]
-        raise RuntimeError(f"{what}\n{deployment.last_words()}") from problem
+        text = str(problem)
+        if not output_dir:  # the log file will be removed with the deployment
+            text = text.partition("\nEverything Flower logged")[0]
+        raise RuntimeError(f"{text}\n{deployment.log_tails()}") from problem
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     name = "python -m flfa_app.deploy_demo"
     parser = argparse.ArgumentParser(name, description=__doc__)
-    parser.add_argument("--nodes", type=at_least_one, default=3, help="SuperNodes (3)")
-    parser.add_argument(
-        "--run-config",
-        action="append",
-        default=[],
-        metavar="FILE|'KEY=VALUE ...'",
-        help="override keys of [tool.flwr.app.config]; may be repeated",
-    )
-    parser.add_argument(
-        "--output-dir", type=Path, help="keep the results, in a folder here"
-    )
-    parser.add_argument(
-        "--verbose", action="store_true", help="show everything Flower logs"
-    )
-    # What a simulation could choose, and real nodes have already.
+    parser.add_argument("--nodes", type=positive_int, default=3, help="SuperNodes (3)")
+    add_run_options(parser, "keep the results, in this folder")
+    # Only simulations have these options.
     parser.set_defaults(workers=1, gpus_per_client=0.0)
     options = parser.parse_args(arguments)
-    return reporting_errors(lambda: _demonstrate(options))
+    return run_command(lambda: _run_demo(options))
 
 
-def _demonstrate(options: argparse.Namespace) -> None:
+def _run_demo(options: argparse.Namespace) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    given = read_overrides(options.run_config, options.nodes)
-    overrides = {**FEW_ROUNDS, **given, "min-available-nodes": options.nodes}
-    config = RunConfig.parse({**default_keys(), **overrides})
-    parts = parts_of(config, options.nodes)
-    console.print("Certificates, keys, a SuperLink and its SuperNodes ...")
-    with local_deployment(PROJECT, parts) as deployment:
-        console.print(f"The SuperLink is https://{deployment.address}; it knows")
-        for number, part in enumerate(parts):
-            classes = len(set(part.labels.tolist()))
+    overrides = {
+        **DEMO_CONFIG,
+        **read_overrides(options.run_config, options.nodes),
+        "min-available-nodes": options.nodes,
+    }
+    config = RunConfig.parse({**default_run_config(), **overrides})
+    images = node_images(config, options.nodes)
+    console.print("Creating certificates and keys, starting SuperLink and SuperNodes")
+    with local_deployment(PROJECT, images) as deployment:
+        console.print(f"The SuperLink is https://{deployment.address}")
+        for number, node in enumerate(images):
+            classes = len(set(node.labels.tolist()))
             console.print(
-                f"  node {number} by its key: {len(part.labels)} images of {classes} "
-                "classes, which stay where they are"
+                f"  node {number} is registered with its key and keeps its "
+                f"{len(node.labels)} images of {classes} classes"
             )
-        results = run_on(deployment, options, overrides)
+        results = launch_on_nodes(deployment, options, overrides)
         summary = json.loads((results / "summary.json").read_text())
     console.print(
         f"{summary['rounds']} rounds on {options.nodes} nodes, final accuracy "

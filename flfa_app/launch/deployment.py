@@ -1,27 +1,25 @@
 """A federation of real nodes on this machine, as ``docs/deployment.md`` sets one up.
 
-A SuperLink with TLS that knows its nodes by their keys, a SuperNode for each part of
-the data, all in one folder: the commands and the certificate script are those of the
-guide, only the addresses differ.
+A SuperLink with TLS and one SuperNode for each part of the data, all in one folder.
+Commands and certificate script are those of the guide; only the addresses differ.
 """
 
 from __future__ import annotations
 
-import re
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import tomli_w
 
 from flfa_app.data import OwnImages
-from flfa_app.launch.processes import flwr, free_port
-from flfa_app.launch.superlink import SuperLink, started
+from flfa_app.launch.processes import free_port, run_flwr
+from flfa_app.launch.run_log import strip_colours
+from flfa_app.launch.superlink import SuperLink, running_superlink
 
 __all__ = ["CONNECTION", "Deployment", "local_deployment"]
 
@@ -30,11 +28,16 @@ CONNECTION = "prod"
 
 
 @contextmanager
-def local_deployment(source: Path, parts: Sequence[OwnImages]) -> Iterator[Deployment]:
-    """Start a SuperLink and a SuperNode for each part; stop them, remove everything."""
+def local_deployment(source: Path, images: Sequence[OwnImages]) -> Iterator[Deployment]:
+    """Start a SuperLink and a SuperNode for each node's images, in a temporary folder.
+
+    At the end every process is stopped and the folder removed.
+    """
     with (
         tempfile.TemporaryDirectory(prefix="flfa-") as home,
-        started(Deployment(Path(home).resolve(), source, parts)) as deployment,
+        running_superlink(
+            Deployment(Path(home).resolve(), source, images)
+        ) as deployment,
     ):
         yield deployment
 
@@ -45,93 +48,92 @@ class Deployment(SuperLink):
     Parameters
     ----------
     home : Path
-        An empty folder: Flower's home, certificates, keys, data, logs.
+        An empty folder: Flower home, certificates, keys, data, logs.
     source : Path
         The app's checkout.
-    parts : Sequence[OwnImages]
-        The data of each node, which is told of no other.
+    images : Sequence[OwnImages]
+        The data of each node. A node is given the path of its own data only.
     """
 
-    def __init__(self, home: Path, source: Path, parts: Sequence[OwnImages]) -> None:
+    def __init__(self, home: Path, source: Path, images: Sequence[OwnImages]) -> None:
         super().__init__(home, source)
         self.address = f"127.0.0.1:{self.port}"
         self.certificates = home / "certificates"
         self.environment["FLFA_CACHE"] = str(home / "cache")
-        self._script = source / "deploy" / "certificates.sh"
-        self._data = [home / f"data-{i}.npz" for i in range(len(parts))]
-        for file, part in zip(self._data, parts, strict=True):
-            np.savez(file, images=part.images, labels=part.labels)
+        self._certificate_script = source / "deploy" / "certificates.sh"
+        self._data = [home / f"data-{i}.npz" for i in range(len(images))]
+        for file, node in zip(self._data, images, strict=True):
+            np.savez(file, images=node.images, labels=node.labels)
         connection = {
             "address": self.address,
             "root-certificates": str(self.certificates / "ca.crt"),
         }
-        known = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
-        (home / "config.toml").write_text(tomli_w.dumps(known))
+        config = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
+        (home / "config.toml").write_text(tomli_w.dumps(config))
 
     def start(self) -> None:
-        """Start everything; nodes may still be on their way when this returns."""
-        self._do(str(self._script), str(self.certificates), "127.0.0.1")
+        """Start all processes; a node may not have connected yet when this returns."""
+        _run_tool(str(self._certificate_script), str(self.certificates), "127.0.0.1")
         super().start()
         for number, data in enumerate(self._data):
-            key = self.new_key(f"node-{number}")
+            key = self.create_key(f"node-{number}")
             self.register(key)
             self.start_node(key, f'partition-id={number} dataset-path="{data}"')
 
-    def _start_superlink(self) -> None:
+    def _command(self) -> list[str]:
         certificates = self.certificates
         command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--database", str(self.home / "superlink.db")]
         command += ["--enable-supernode-auth"]
         command += ["--ssl-ca-certfile", str(certificates / "ca.crt")]
         command += ["--ssl-certfile", str(certificates / "server.pem")]
-        command += ["--ssl-keyfile", str(certificates / "server.key")]
-        self.processes.append(self._begin(command, self.log))
+        return [*command, "--ssl-keyfile", str(certificates / "server.key")]
 
-    def new_key(self, name: str) -> Path:
-        """Make a node's key; return the file of its private part."""
+    def create_key(self, name: str) -> Path:
+        """Create the key pair of a node; return the file of the private key."""
         file = self.home / name
-        self._do(
+        _run_tool(
             *("ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", ""), "-f", file
         )
         return file
 
     def register(self, key: Path) -> str:
-        """Tell the SuperLink of a node's key; return the id it gives the node."""
+        """Register a node's public key; return the id that the SuperLink assigns."""
         command = ("supernode", "register", f"{key}.pub", CONNECTION)
-        return str(flwr(self.environment, *command)["node-id"])
+        return str(run_flwr(self.environment, *command)["node-id"])
 
     def start_node(
         self, key: Path, node_config: str, address: str = ""
     ) -> subprocess.Popen[Any]:
-        """Start a SuperNode, with a log beside its key; return its process.
+        """Start a SuperNode whose log is written beside its key; return its process.
 
         Parameters
         ----------
         key : Path
             The node's private key.
         node_config : str
-            The node's number and data.
+            The node's ``--node-config``: partition and data.
         address : str
-            Of the SuperLink, if it is not to be called directly.
+            Where the node connects to, if not directly to the SuperLink.
         """
         command = ["flower-supernode", "--superlink", address or self.address]
         command += ["--root-certificates", str(self.certificates / "ca.crt")]
         command += ["--auth-supernode-private-key", str(key)]
         command += ["--port", str(free_port()), "--node-config", node_config]
-        node = self._begin(command, key.with_suffix(".log"))
+        node = self._start_process(command, key.with_suffix(".log"))
         self.processes.append(node)
         return node
 
-    def last_words(self, lines: int = 10) -> str:
-        """Return the ends of all logs, for somebody who wonders what went wrong."""
-        ends = []
+    def log_tails(self, lines: int = 10) -> str:
+        """Return the last lines of all logs, for the report of a failed run."""
+        tails = []
         for log in sorted(self.home.glob("*.log")):
-            plain = re.sub(r"\x1b\[[0-9;]*m", "", log.read_text(errors="replace"))
-            end = [line for line in plain.splitlines() if line][-lines:]
-            ends.append("\n".join([f"--- the end of {log.name}:", *end]))
-        return "\n".join(ends)
+            plain = strip_colours(log.read_text(errors="replace"))
+            tail = [line for line in plain.splitlines() if line][-lines:]
+            tails.append("\n".join([f"--- the end of {log.name}:", *tail]))
+        return "\n".join(tails)
 
-    def follow(
+    def stream_run(
         self,
         *,
         run_config: Mapping[str, Any],
@@ -139,25 +141,26 @@ class Deployment(SuperLink):
         workers: int,
         gpus: float = 0.0,
         output_dir: Path,
-        show: Callable[[str], None],
+        on_log_line: Callable[[str], None],
     ) -> str:
-        """Run the app on the SuperNodes to its end, good or bad; return the run's id.
+        """Run the app on the SuperNodes until it ends; return the run's id.
 
-        How many there are and what they compute with was said when they were started:
-        ``nodes``, ``workers`` and ``gpus`` are for simulations.
+        ``nodes``, ``workers`` and ``gpus`` have no effect: they describe simulations.
         """
-        file = self.home / f"run-config-{uuid4().hex}.toml"
-        file.write_text(tomli_w.dumps({**run_config, "output-dir": str(output_dir)}))
         command = ["flwr", "run", str(self.app), CONNECTION, "--stream"]
-        return self._follow([*command, "--run-config", str(file)], show)
+        command += self._run_config_option(run_config, output_dir)
+        return self._stream(command, on_log_line)
 
-    def _do(self, *command: str | Path) -> None:
-        """Run a short command; raise with what it said if it has failed."""
-        try:
-            subprocess.run(command, check=True, capture_output=True, text=True)
-        except FileNotFoundError as problem:
-            raise RuntimeError(f"{command[0]} is needed and not there") from problem
-        except subprocess.CalledProcessError as problem:
-            raise RuntimeError(
-                f"{command[0]} has failed: {problem.stdout + problem.stderr}"
-            ) from problem
+
+def _run_tool(*command: str | Path) -> None:
+    """Run a short command; raise an error with its output if it fails."""
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True)
+    except FileNotFoundError as problem:
+        raise RuntimeError(
+            f"{command[0]} is not installed, or not on PATH"
+        ) from problem
+    except subprocess.CalledProcessError as problem:
+        raise RuntimeError(
+            f"{command[0]} has failed: {problem.stdout + problem.stderr}"
+        ) from problem

@@ -1,4 +1,4 @@
-"""Flower's programs: their environment, their answers, and how to stop them all."""
+"""Flower's programs: their environment, their commands, and how to stop them."""
 
 from __future__ import annotations
 
@@ -16,22 +16,30 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import tomli_w
 
 __all__ = [
-    "connection_to",
-    "flwr",
+    "find_processes",
+    "flower_environment",
     "free_port",
-    "own_environment",
-    "processes_of",
-    "stop",
+    "insecure_connection",
+    "is_running",
+    "run_flwr",
+    "stop_processes",
 ]
 
 STOP_TIMEOUT = 20.0
 
 
-def flwr(environment: Mapping[str, str], *command: str) -> dict[str, Any]:
-    """Run a ``flwr`` command and return its answer; raise if it has failed."""
+def run_flwr(environment: Mapping[str, str], *command: str) -> dict[str, Any]:
+    """Run a ``flwr`` command and return its JSON output.
+
+    Raises
+    ------
+    RuntimeError
+        If the command has failed.
+    """
     done = subprocess.run(
         ["flwr", *command, "--format", "json"],
         env=environment,
@@ -40,82 +48,82 @@ def flwr(environment: Mapping[str, str], *command: str) -> dict[str, Any]:
         check=False,
     )
     found = re.search(r"^\{.*^\}", done.stdout, re.DOTALL | re.MULTILINE)
-    answer: dict[str, Any] = json.loads(found[0]) if found else {}
-    if not answer.get("success"):
+    output: dict[str, Any] = json.loads(found[0]) if found else {}
+    if not output.get("success"):
         raise RuntimeError(
             f"flwr {command[0]} has failed: "
-            f"{answer.get('error-message') or done.stdout + done.stderr}"
+            f"{output.get('error-message') or done.stdout + done.stderr}"
         )
-    return answer
+    return output
 
 
-def processes_of(home: Path) -> set[int]:
-    """Return the processes that have inherited a Flower home, and what they started.
+def find_processes(home: Path) -> set[int]:
+    """Return the ids of all processes with this ``FLWR_HOME``, and their descendants.
 
-    Ray's processes leave the process group, but they keep the environment; those that
-    have changed their title have lost it, but they have a parent. Where there is no
-    ``/proc`` none is found; a SuperLink stops what it has started.
+    Ray's processes leave the process group but inherit the environment. A process that
+    has changed its title has overwritten its environment, but it has a parent.
     """
-    mark = f"FLWR_HOME={home}".encode()
     found = set()
     children: dict[int, set[int]] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        # A process may end, or belong to someone else, while this is read.
-        with suppress(OSError):
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            children.setdefault(parent, set()).add(int(folder.name))
-            if mark in (folder / "environ").read_bytes().split(b"\0"):
-                found.add(int(folder.name))
+    for process in psutil.process_iter():
+        # It may end, or belong to another user.
+        with suppress(psutil.Error):
+            children.setdefault(process.ppid(), set()).add(process.pid)
+            if process.environ().get("FLWR_HOME") == str(home):
+                found.add(process.pid)
     new = found
     while new := {child for pid in new for child in children.get(pid, ())} - found:
         found |= new
     return found
 
 
-def stop(home: Path, *processes: subprocess.Popen[Any]) -> None:
+def is_running(pid: int) -> bool:
+    """Return whether a process exists and has a thread that has not ended."""
+    try:
+        process = psutil.Process(pid)
+        # A process whose first thread has ended is reported as a zombie, even while
+        # its other threads run.
+        has_ended = process.status() == psutil.STATUS_ZOMBIE
+        return not has_ended or bool(process.num_threads() > 1)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def stop_processes(home: Path, *processes: subprocess.Popen[Any]) -> None:
     """Stop processes, and all others with the same Flower home.
 
-    Nothing interrupts this: half of it would leave the other half running.
+    First with SIGTERM, then with SIGKILL. Signals to this process are ignored
+    meanwhile: an interrupted stop would leave processes behind.
     """
-    with _uninterrupted():
-        _stop(home, *processes)
-
-
-def _stop(home: Path, *processes: subprocess.Popen[Any]) -> None:
-    # Once its parent is gone nothing shows to whom a process belongs.
-    ours = processes_of(home)
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        ours |= {process.pid for process in processes} | processes_of(home)
-        for pid in filter(_runs, ours):
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
-        deadline = time.monotonic() + STOP_TIMEOUT
-        while time.monotonic() < deadline:
-            # Each is polled: nobody else takes note of its end.
-            ended = [process.poll() is not None for process in processes]
-            if all(ended) and not any(map(_runs, ours | processes_of(home))):
+    with _signals_ignored():
+        # The parent of a process is known only until the parent ends.
+        pids = find_processes(home)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            pids |= {process.pid for process in processes} | find_processes(home)
+            for pid in filter(is_running, pids):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            if _wait_until_ended(home, pids, processes):
                 return
-            time.sleep(0.1)
 
 
-def _runs(pid: int) -> bool:
-    """Whether a process is there and has not ended."""
-    folder = Path(f"/proc/{pid}")
-    try:
-        os.kill(pid, 0)
-        state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
-        # A first thread that has ended leaves a process to the others.
-        return state != "Z" or len(list((folder / "task").iterdir())) > 1
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return not Path("/proc/self").exists()  # it has just ended, or who can say
+def _wait_until_ended(
+    home: Path, pids: set[int], processes: tuple[subprocess.Popen[Any], ...]
+) -> bool:
+    deadline = time.monotonic() + STOP_TIMEOUT
+    while time.monotonic() < deadline:
+        # poll() also collects the exit status; without it a zombie would remain.
+        ended = [process.poll() is not None for process in processes]
+        if all(ended) and not any(map(is_running, pids | find_processes(home))):
+            return True
+        time.sleep(0.1)
+    return False
 
 
 @contextmanager
-def _uninterrupted() -> Iterator[None]:
+def _signals_ignored() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
-        yield  # signals are for the main thread, and so are their handlers
+        yield  # Python delivers signals to the main thread only
         return
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     handlers = [signal.signal(number, signal.SIG_IGN) for number in numbers]
@@ -126,17 +134,17 @@ def _uninterrupted() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def connection_to(port: int) -> str:
-    """Return a Flower config whose only SuperLink is the one on this port."""
+def insecure_connection(port: int) -> str:
+    """Return a Flower config whose only SuperLink listens on a local port."""
     connection = {"address": f"127.0.0.1:{port}", "insecure": True}
-    return tomli_w.dumps({"superlink": {"default": "own", "own": connection}})
+    return tomli_w.dumps({"superlink": {"default": "flfa", "flfa": connection}})
 
 
-def own_environment(home: Path) -> dict[str, str]:
-    """Return the environment for Flower's programs with a home of their own."""
+def flower_environment(home: Path) -> dict[str, str]:
+    """Return the environment of Flower's programs with ``home`` as Flower's home."""
     return {
         **os.environ,
-        # The programs of this environment first: flower-superlink starts others.
+        # flower-superlink finds Flower's other programs on PATH.
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "FLWR_HOME": str(home),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -149,7 +157,7 @@ def own_environment(home: Path) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """Return a port nobody listens on."""
+    """Return a local port that no program listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,15 +1,15 @@
 """A SuperLink for simulations that belongs to this process and ends with it.
 
-``flwr run`` starts a SuperLink that stays, uses whatever SuperLink answers on its port,
-returns at once and exits with 0 even when the run has failed. Here a SuperLink has its
-own Flower home and port, a run is followed to its end and its outcome looked up. It
-also looks at every file under the app's folder, a virtual environment and all, which
-takes ten seconds: here it is given a copy of what belongs to the app.
+``flwr run`` alone has four disadvantages for a launcher: it starts a SuperLink that
+keeps running, it uses any SuperLink that answers on its port, it exits with 0 even if
+the run has failed, and it searches every file of the project folder, the virtual
+environment included, which takes ten seconds. A SuperLink of this module has a Flower
+home and a port of its own and a copy of the app's files, streams the log of a run until
+the run ends, and looks up its outcome.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import socket
 import subprocess
@@ -23,53 +23,24 @@ from uuid import uuid4
 
 import tomli_w
 
-from flfa_app.config import AUTO, KEYS
+from flfa_app.launch.app_files import absolute_paths, copy_app, find_results
 from flfa_app.launch.processes import (
-    connection_to,
-    flwr,
+    flower_environment,
     free_port,
-    own_environment,
-    stop,
+    insecure_connection,
+    run_flwr,
+    stop_processes,
 )
-from flfa_app.launch.ray_cluster import address_of, start_ray
-from flfa_app.launch.staging import staged
+from flfa_app.launch.ray_cluster import start_ray, wait_for_address
 from flfa_app.results.provenance import SOURCE
 
-__all__ = [
-    "Outcome",
-    "SuperLink",
-    "absolute_paths",
-    "local_superlink",
-    "results_of",
-    "started",
-]
+__all__ = ["RunOutcome", "SuperLink", "local_superlink", "running_superlink"]
 
 START_TIMEOUT = 60.0
 Link = TypeVar("Link", bound="SuperLink")
 
 
-def results_of(run_id: str, output_dir: Path) -> Path | None:
-    """Return the directory of a run's results, if it has begun to write some."""
-    for file in output_dir.glob("*/config.json"):
-        # A run that was resumed has its first one's name.
-        if file.parent.name.endswith(f"-{run_id}") or run_id in json.loads(
-            file.read_text()
-        ).get("run-ids", ()):
-            return file.parent
-    return None
-
-
-def absolute_paths(run_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config whose paths mean the same in the SuperLink's folder as here."""
-    return {
-        key: str(Path(value).expanduser().resolve())
-        if KEYS[key].is_path and value not in ("", AUTO)
-        else value
-        for key, value in run_config.items()
-    }
-
-
-class Outcome(NamedTuple):
+class RunOutcome(NamedTuple):
     """How a run has ended, and where its results are."""
 
     completed: bool
@@ -78,24 +49,26 @@ class Outcome(NamedTuple):
 
 
 @contextmanager
-def local_superlink(source: Path, kept_workers: int = 0) -> Iterator[SuperLink]:
-    """Start a SuperLink for the app in ``source``; stop it and all it has started."""
+def local_superlink(source: Path, ray_workers: int = 0) -> Iterator[SuperLink]:
+    """Start a SuperLink for the app in ``source``, with a temporary Flower home."""
     with (
         tempfile.TemporaryDirectory(prefix="flfa-") as home,
-        started(SuperLink(Path(home).resolve(), source, kept_workers)) as superlink,
+        running_superlink(
+            SuperLink(Path(home).resolve(), source, ray_workers)
+        ) as superlink,
     ):
         yield superlink
 
 
 @contextmanager
-def started(superlink: Link) -> Iterator[Link]:
-    """Start a SuperLink; stop it and all it has started."""
+def running_superlink(superlink: Link) -> Iterator[Link]:
+    """Start a SuperLink; at the end stop it and every process it has started."""
     try:
         superlink.start()
         yield superlink
     finally:
         superlink.stopping = True
-        stop(superlink.home, *superlink.processes, *superlink.followers)
+        stop_processes(superlink.home, *superlink.processes, *superlink.log_streams)
         for process in superlink.processes:
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
@@ -108,76 +81,47 @@ class SuperLink:
     Parameters
     ----------
     home : Path
-        An empty folder, used as Flower's home by everything that is started here. It is
-        also the working directory: there is nothing in it that a worker could import.
+        An empty folder: the Flower home and the working directory of every process
+        started here. Workers must not find modules to import in it.
     source : Path
-        The app's checkout. All runs are of the app as it is now, whatever is edited
-        while they go on.
-    kept_workers : int
-        If not 0, Ray is started once, for this many workers, and not for every run:
-        each is seconds faster, and only one can go on at a time.
+        The app's checkout. It is copied once, so later edits do not affect runs.
+    ray_workers : int
+        If not 0, one Ray cluster with this number of workers serves all runs. Each run
+        then starts seconds faster, but only one can run at a time.
     """
 
-    def __init__(self, home: Path, source: Path, kept_workers: int = 0) -> None:
+    def __init__(self, home: Path, source: Path, ray_workers: int = 0) -> None:
         self.home = home
         self.port = free_port()
         self.log = home / "superlink.log"
         self.stopping = False
-        self.followers: set[subprocess.Popen[str]] = set()
-        self.environment = {**own_environment(home), SOURCE: str(source)}
-        self.app = staged(source, home / "app")
-        (home / "config.toml").write_text(connection_to(self.port))
-        self.kept_workers = kept_workers
+        self.log_streams: set[subprocess.Popen[str]] = set()
+        self.environment = {**flower_environment(home), SOURCE: str(source)}
+        self.app = copy_app(source, home / "app")
+        (home / "config.toml").write_text(insecure_connection(self.port))
+        self.ray_workers = ray_workers
         self.processes: list[subprocess.Popen[Any]] = []
 
     def start(self) -> None:
-        """Start everything; return when the SuperLink answers."""
-        if self.kept_workers:
-            ray = start_ray(self.kept_workers, self.environment, self.home)
+        """Start all processes; return when the SuperLink accepts connections."""
+        if self.ray_workers:
+            ray = start_ray(self.ray_workers, self.environment, self.home)
             self.processes.append(ray)
-            self.environment["RAY_ADDRESS"] = address_of(ray, self.home)
-        self._start_superlink()
-        self._wait_until_ready()
+            self.environment["RAY_ADDRESS"] = wait_for_address(ray, self.home)
+        self.processes.append(self._start_process(self._command(), self.log))
+        self._wait_for_port()
 
     @property
-    def alive(self) -> bool:
-        """Whether everything that a run needs goes on."""
+    def is_alive(self) -> bool:
+        """Whether no process that runs need has ended."""
         return all(process.poll() is None for process in self.processes)
 
-    def _start_superlink(self) -> None:
-        command = ["flower-superlink", "--insecure", "--simulation"]
-        command += ["--isolation", "subprocess"]
-        command += ["--host", "127.0.0.1", "--port", str(self.port)]
-        self.processes.append(self._begin(command, self.log))
-
-    def _begin(self, command: Sequence[str], log: Path) -> subprocess.Popen[Any]:
-        with log.open("wb") as file:
-            return subprocess.Popen(
-                command,
-                env=self.environment,
-                cwd=self.home,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                # Ctrl-C is for this process, which then stops the others in order.
-                start_new_session=True,
-            )
-
-    def _wait_until_ready(self) -> None:
-        """Return when the port answers."""
-        deadline = time.monotonic() + START_TIMEOUT
-        while self.alive and time.monotonic() < deadline:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
-            time.sleep(0.1)
-        raise RuntimeError(f"the SuperLink has not started:\n{self.log.read_text()}")
-
-    def run(self, *, output_dir: Path, **how: Any) -> Outcome:
-        """Run the app on simulated nodes to its end; see :meth:`follow`."""
-        run_id = self.follow(output_dir=output_dir, **how)
+    def run(self, *, output_dir: Path, **options: Any) -> RunOutcome:
+        """Run the app until it ends; the options are those of :meth:`stream_run`."""
+        run_id = self.stream_run(output_dir=output_dir, **options)
         return self.outcome(run_id, output_dir)
 
-    def follow(
+    def stream_run(
         self,
         *,
         run_config: Mapping[str, Any],
@@ -185,53 +129,86 @@ class SuperLink:
         workers: int,
         gpus: float = 0.0,
         output_dir: Path,
-        show: Callable[[str], None],
+        on_log_line: Callable[[str], None],
     ) -> str:
-        """Run the app on simulated nodes to its end, good or bad; return the run's id.
+        """Run the app until it ends, whether it succeeds or fails; return the run's id.
 
-        Runs may be followed at the same time, each by a thread of its own.
+        Several threads may each stream a run at the same time.
 
         Parameters
         ----------
         run_config : Mapping[str, Any]
-            Overrides of the app's config.
+            Overrides of the app's run config.
         nodes, workers : int
-            Simulated nodes, and how many of them compute at the same time.
+            Simulated nodes, and the number of them that compute at the same time.
         gpus : float
-            Share of a GPU for each of them.
+            Share of a GPU for each worker.
         output_dir : Path
-            The app's ``output-dir``; the results are in a folder named after the run.
-        show : Callable[[str], None]
-            Takes each line of the log.
+            The app's ``output-dir``; :func:`find_results` finds the run's folder in it.
+        on_log_line : Callable[[str], None]
+            Is called with each line of the run's log.
         """
         federation = (
             f"num-supernodes={nodes} client-resources-num-cpus=1 "
             f"client-resources-num-gpus={gpus}"
         )
-        if self.kept_workers == 0:
+        if self.ray_workers == 0:
             federation += f" init-args-num-cpus={workers}"
-        elif workers != self.kept_workers:
-            raise ValueError(f"Ray has {self.kept_workers} workers, not {workers}")
-        overrides = {**absolute_paths(run_config), "output-dir": str(output_dir)}
-        # One file, because Flower takes either a file or keys, not both; a file for
-        # every run, because several may start at the same time.
-        file = self.home / f"run-config-{uuid4().hex}.toml"
-        file.write_text(tomli_w.dumps(overrides))
-        command = ["flwr", "run", str(self.app), "--stream", "--run-config", str(file)]
+        elif workers != self.ray_workers:
+            raise ValueError(f"Ray has {self.ray_workers} workers, not {workers}")
+        command = ["flwr", "run", str(self.app), "--stream"]
         command += ["--federation-config", federation]
-        return self._follow(command, show)
+        command += self._run_config_option(absolute_paths(run_config), output_dir)
+        return self._stream(command, on_log_line)
 
-    def outcome(self, run_id: str, output_dir: Path) -> Outcome:
-        """Ask the SuperLink how a run has ended."""
-        state = flwr(self.environment, "list", "--run-id", run_id)["runs"][0]
-        return Outcome(
+    def outcome(self, run_id: str, output_dir: Path) -> RunOutcome:
+        """Return how a run has ended, as the SuperLink reports it."""
+        state = run_flwr(self.environment, "list", "--run-id", run_id)["runs"][0]
+        return RunOutcome(
             completed=state["status"] == "finished:completed",
             details=f"{state['status']} {state.get('status-details') or ''}".strip(),
-            results=results_of(run_id, output_dir),
+            results=find_results(run_id, output_dir),
         )
 
-    def _follow(self, command: list[str], show: Callable[[str], None]) -> str:
-        """Start a run and hand on its log until it ends; return its id."""
+    def _command(self) -> list[str]:
+        command = ["flower-superlink", "--insecure", "--simulation"]
+        command += ["--isolation", "subprocess"]
+        return [*command, "--host", "127.0.0.1", "--port", str(self.port)]
+
+    def _start_process(
+        self, command: Sequence[str], log: Path
+    ) -> subprocess.Popen[Any]:
+        with log.open("wb") as file:
+            return subprocess.Popen(
+                command,
+                env=self.environment,
+                cwd=self.home,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C goes to this process, which then stops the others.
+                start_new_session=True,
+            )
+
+    def _wait_for_port(self) -> None:
+        deadline = time.monotonic() + START_TIMEOUT
+        while self.is_alive and time.monotonic() < deadline:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            time.sleep(0.1)
+        raise RuntimeError(f"the SuperLink has not started:\n{self.log.read_text()}")
+
+    def _run_config_option(
+        self, run_config: Mapping[str, Any], output_dir: Path
+    ) -> list[str]:
+        # One file, because Flower accepts either a file or keys, not both. Every run
+        # has its own, because several may start at the same time.
+        file = self.home / f"run-config-{uuid4().hex}.toml"
+        file.write_text(tomli_w.dumps({**run_config, "output-dir": str(output_dir)}))
+        return ["--run-config", str(file)]
+
+    def _stream(self, command: list[str], on_log_line: Callable[[str], None]) -> str:
+        """Start a run and pass on its log until it ends; return the run's id."""
         run_id = ""
         lines: list[str] = []
         with subprocess.Popen(
@@ -240,21 +217,21 @@ class SuperLink:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            start_new_session=True,  # as the SuperLink
+            start_new_session=True,  # see _start_process
         ) as process:
-            self.followers.add(process)
+            self.log_streams.add(process)
             assert process.stdout is not None
             try:
                 for line in process.stdout:
                     if run_id:
-                        show(line.rstrip("\n"))
+                        on_log_line(line.rstrip("\n"))
                     elif found := re.search(r"Successfully started run (\d+)", line):
                         run_id = found[1]
                     else:
                         lines.append(line)
             finally:
                 process.terminate()
-                self.followers.discard(process)
+                self.log_streams.discard(process)
         if not run_id:
             raise RuntimeError(f"flwr run has failed: {''.join(lines).strip()}")
         return run_id

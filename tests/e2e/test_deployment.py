@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from flfa_app.config import RunConfig
-from flfa_app.launch.demo import parts_of, run_on
+from flfa_app.launch.demo import launch_on_nodes, node_images
 from flfa_app.launch.deployment import CONNECTION, Deployment, local_deployment
-from flfa_app.launch.processes import flwr, free_port, processes_of
+from flfa_app.launch.processes import find_processes, free_port, run_flwr
 from tests.federation import ROOT, default_keys, metrics, run_app
 from tests.system_packages import find_program
 
@@ -38,10 +38,10 @@ KEYS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def deployment() -> Iterator[Deployment]:
-    parts = parts_of(RunConfig.parse(default_keys() | KEYS), NODES)
+    parts = node_images(RunConfig.parse(default_keys() | KEYS), NODES)
     with local_deployment(ROOT, parts) as running:
         yield running
-    assert processes_of(running.home) == set()
+    assert find_processes(running.home) == set()
     assert all(process.poll() is not None for process in running.processes)
     assert not running.home.exists()
 
@@ -56,7 +56,7 @@ def results(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) ->
         output_dir=tmp_path_factory.mktemp("results"),
         verbose=True,
     )
-    return run_on(deployment, options, KEYS)
+    return launch_on_nodes(deployment, options, KEYS)
 
 
 def node(deployment: Deployment, name: str, *options: str) -> tuple[int, str]:
@@ -82,7 +82,7 @@ def node(deployment: Deployment, name: str, *options: str) -> tuple[int, str]:
 
 def online(deployment: Deployment) -> int:
     """How many nodes the SuperLink can send work to."""
-    listed = flwr(deployment.environment, "supernode", "list", CONNECTION)
+    listed = run_flwr(deployment.environment, "supernode", "list", CONNECTION)
     return sum(node["status"] == "online" for node in listed["nodes"])
 
 
@@ -117,7 +117,7 @@ def test_a_stranger_does_not_believe_the_certificate(deployment: Deployment) -> 
 
 def test_an_unregistered_key_is_refused(deployment: Deployment, results: Path) -> None:
     """Flower's exit code is in the log; the process itself ends with 1."""
-    ca, key = deployment.certificates / "ca.crt", deployment.new_key("stranger")
+    ca, key = deployment.certificates / "ca.crt", deployment.create_key("stranger")
     options = ["--root-certificates", str(ca), "--auth-supernode-private-key", str(key)]
     status, log = node(deployment, "stranger", *options)
     assert (status, re.findall(r"Exit Code: (\d+)", log)) == (1, ["305"]), log
@@ -142,14 +142,14 @@ def test_without_tls_a_node_cannot_join(deployment: Deployment, results: Path) -
 
 def joined(deployment: Deployment, name: str, address: str = "") -> tuple[Any, str]:
     """A further node, as soon as it is there: its process and its id."""
-    key = deployment.new_key(name)
+    key = deployment.create_key(name)
     node_id = deployment.register(key)
     config = "partition-id=3 num-partitions=4"
     process = deployment.start_node(key, config, address)
     deadline = time.monotonic() + 60
     while online(deployment) <= NODES and time.monotonic() < deadline:
         time.sleep(1)
-    assert online(deployment) == NODES + 1, deployment.last_words()
+    assert online(deployment) == NODES + 1, deployment.log_tails()
     return process, node_id
 
 
@@ -157,7 +157,7 @@ def test_a_node_is_shut_out_when_it_is_unregistered(
     deployment: Deployment, results: Path
 ) -> None:
     process, node_id = joined(deployment, "guest")
-    flwr(deployment.environment, "supernode", "unregister", node_id, CONNECTION)
+    run_flwr(deployment.environment, "supernode", "unregister", node_id, CONNECTION)
     assert process.wait(timeout=60) == 0  # why the unit says Restart=always
     assert online(deployment) == NODES
 
@@ -255,11 +255,11 @@ def test_ctrl_c_stops_the_demo_and_removes_everything(tmp_path: Path) -> None:
                 break
         (home,) = tmp_path.glob("flfa-*")
         # The SuperLink, its helper and the ServerApp; two SuperNodes and their helpers.
-        assert len(processes_of(home)) > 6, "".join(output)
+        assert len(find_processes(home)) > 6, "".join(output)
         os.kill(process.pid, signal.SIGINT)
         process.communicate(timeout=90)
     finally:
         process.terminate()
     assert process.returncode == 130
-    assert processes_of(home) == set()
+    assert find_processes(home) == set()
     assert not home.exists()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from flfa_app.launch.processes import _runs, processes_of, stop
+from flfa_app.launch.processes import find_processes, is_running, stop_processes
 from tests.federation import ROOT, metrics, run_app
 
 pytestmark = pytest.mark.e2e
@@ -84,7 +84,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
     # Only if a test has failed half-way is there something left to stop.
     for home in homes_in(tmp_path / "out"):
-        stop(home)
+        stop_processes(home)
 
 
 def test_a_grid_that_was_killed_and_interrupted_ends_as_one_that_was_not(
@@ -98,7 +98,7 @@ def test_a_grid_that_was_killed_and_interrupted_ends_as_one_that_was_not(
     half = killed.out / "running" / second.name
     killed.wait_for(lambda: any(half.glob("*/metrics.jsonl")))
     (old_home,) = killed.homes()
-    old = processes_of(old_home)
+    old = find_processes(old_home)
     killed.process.send_signal(signal.SIGKILL)
     killed.process.communicate()
     assert (first / "summary.json").is_file()
@@ -107,16 +107,18 @@ def test_a_grid_that_was_killed_and_interrupted_ends_as_one_that_was_not(
 
     interrupted = Call(folder)
     (next_home,) = interrupted.homes(old_home)
-    assert processes_of(old_home) == set()
-    interrupted.wait_for(lambda: not any(map(_runs, old)))  # Ray's, in their own time
+    assert find_processes(old_home) == set()
+    interrupted.wait_for(
+        lambda: not any(map(is_running, old))
+    )  # Ray's, in their own time
     interrupted.wait_for(lambda: any(half.glob("*/metrics.jsonl")))
-    old = processes_of(next_home)
+    old = find_processes(next_home)
     interrupted.process.send_signal(signal.SIGINT)
     output, _ = interrupted.process.communicate(timeout=60)
     assert interrupted.process.returncode == 130, output
     assert "Traceback" not in output
     assert not second.exists()
-    assert not any(map(_runs, old | processes_of(next_home)))
+    assert not any(map(is_running, old | find_processes(next_home)))
     assert not next_home.exists()
 
     again = Call(folder, at_a_time=2)
@@ -140,7 +142,7 @@ def test_a_grid_that_was_killed_and_interrupted_ends_as_one_that_was_not(
     assert "it must be at most 1e-09" in mark["reason"]
     assert mark["reason"] in output
     assert "it must be at most 1e-09" in Path(mark["log"]).read_text()
-    assert all(processes_of(home) == set() for home in new_homes)
+    assert all(find_processes(home) == set() for home in new_homes)
     assert not any(home.exists() for home in new_homes)
     assert not (again.out / "flower-home").exists()
     assert list((again.out / "running").iterdir()) == []

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from flfa_app.launch.processes import processes_of
-from flfa_app.launch.superlink import Outcome, SuperLink, local_superlink
+from flfa_app.launch.processes import find_processes
+from flfa_app.launch.superlink import RunOutcome, SuperLink, local_superlink
 from tests.federation import ROOT, metrics, run_app
 
 pytestmark = pytest.mark.e2e
@@ -25,7 +25,7 @@ QUICK: dict[str, Any] = {"num-server-rounds": 3, "local-epochs": 1}
 
 def run(
     superlink: SuperLink, folder: Path, *, workers: int = 2, nodes: int = 6, **keys: Any
-) -> tuple[Outcome, list[str]]:
+) -> tuple[RunOutcome, list[str]]:
     lines: list[str] = []
     overrides = QUICK | {key.replace("_", "-"): value for key, value in keys.items()}
     outcome = superlink.run(
@@ -33,7 +33,7 @@ def run(
         nodes=nodes,
         workers=workers,
         output_dir=folder,
-        show=lines.append,
+        on_log_line=lines.append,
     )
     return outcome, lines
 
@@ -119,7 +119,7 @@ def test_launch_succeeds_and_leaves_nothing_behind(tmp_path: Path) -> None:
     (results,) = tmp_path.iterdir()
     assert json.loads((results / "summary.json").read_text())["rounds"] == 2
     assert output.count(str(results)) == 2
-    assert processes_of(home) == set()
+    assert find_processes(home) == set()
     assert not home.exists()
 
 
@@ -145,14 +145,14 @@ def test_ctrl_c_or_a_closed_terminal_stops_everything(
     for line in process.stdout:
         if line.startswith("round "):
             break
-    assert len(processes_of(home)) > 3  # SuperLink, simulation, Ray
+    assert len(find_processes(home)) > 3  # SuperLink, simulation, Ray
     os.kill(process.pid, number)
     try:
         process.communicate(timeout=120)
     finally:
         process.terminate()  # nothing stays behind when this test fails
     assert process.returncode == 128 + number
-    assert processes_of(home) == set()
+    assert find_processes(home) == set()
     (results,) = tmp_path.iterdir()
     assert (results / "metrics.jsonl").exists()
     assert not (results / "summary.json").exists()

@@ -13,12 +13,12 @@ import pytest
 import tomli_w
 
 from flfa_app.launch.processes import (
-    connection_to,
-    flwr,
+    find_processes,
+    flower_environment,
     free_port,
-    own_environment,
-    processes_of,
-    stop,
+    insecure_connection,
+    run_flwr,
+    stop_processes,
 )
 from tests.federation import ROOT, metrics, run_app
 
@@ -41,7 +41,7 @@ def running(home: Path, commands: dict[str, list[str]]) -> Iterator[None]:
                 processes.append(
                     subprocess.Popen(
                         command,
-                        env=own_environment(home),
+                        env=flower_environment(home),
                         stdout=log,
                         stderr=subprocess.STDOUT,
                     )
@@ -49,7 +49,7 @@ def running(home: Path, commands: dict[str, list[str]]) -> Iterator[None]:
             time.sleep(3)
         yield
     finally:
-        stop(home, *processes)
+        stop_processes(home, *processes)
 
 
 def test_two_supernodes_give_the_result_of_the_simulation(
@@ -58,7 +58,7 @@ def test_two_supernodes_give_the_result_of_the_simulation(
     """Each with its part of the run's data set; data of their own: test_deployment."""
     monkeypatch.setenv("FLFA_CACHE", str(tmp_path / "cache"))
     port = free_port()
-    (tmp_path / "config.toml").write_text(connection_to(port))
+    (tmp_path / "config.toml").write_text(insecure_connection(port))
     run_config, results = tmp_path / "run-config.toml", tmp_path / "out"
     run_config.write_text(tomli_w.dumps(KEYS | {"output-dir": str(results)}))
     commands = {"superlink": ["flower-superlink", "--insecure", "--port", str(port)]}
@@ -69,15 +69,15 @@ def test_two_supernodes_give_the_result_of_the_simulation(
             *("--port", str(free_port()), "--node-config", node_config),
         ]
     with running(tmp_path, commands):
-        environment = own_environment(tmp_path)
-        run = flwr(environment, "run", str(ROOT), "--run-config", str(run_config))
+        environment = flower_environment(tmp_path)
+        run = run_flwr(environment, "run", str(ROOT), "--run-config", str(run_config))
         deadline = time.monotonic() + 300
         status = ""
         while not status.startswith("finished") and time.monotonic() < deadline:
             time.sleep(2)
-            listed = flwr(environment, "list", "--run-id", run["run-id"])
+            listed = run_flwr(environment, "list", "--run-id", run["run-id"])
             status = listed["runs"][0]["status"]
-    assert processes_of(tmp_path) == set()
+    assert find_processes(tmp_path) == set()
     logs = "\n".join(path.read_text() for path in tmp_path.glob("*.log"))
     assert status == "finished:completed", logs
     (found,) = results.iterdir()

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from flfa_app.launch.processes import processes_of
+from flfa_app.launch.processes import find_processes
 from flfa_app.launch.superlink import SuperLink
 
 
@@ -26,12 +26,12 @@ class Followed:
         self.run_id = ""
 
         def follow() -> None:
-            self.run_id = superlink.follow(
+            self.run_id = superlink.stream_run(
                 run_config=keys,
                 nodes=nodes,
-                workers=superlink.kept_workers or 2,
+                workers=superlink.ray_workers or 2,
                 output_dir=folder,
-                show=self.lines.append,
+                on_log_line=self.lines.append,
             )
 
         self.thread = threading.Thread(target=follow, daemon=True)
@@ -69,7 +69,7 @@ class Followed:
 
     def abandon(self) -> None:
         """Stop following: Flower notices after a minute that a run has died."""
-        for follower in list(self.superlink.followers):
+        for follower in list(self.superlink.log_streams):
             follower.terminate()
         self.join()
 
@@ -77,7 +77,7 @@ class Followed:
 def processes(superlink: SuperLink, program: str) -> set[int]:
     """The processes of a SuperLink's home whose command has this in it."""
     found = set()
-    for pid in processes_of(superlink.home):
+    for pid in find_processes(superlink.home):
         with suppress(OSError):  # it may have ended
             if program.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.add(pid)

@@ -15,7 +15,7 @@ import pytest
 from flwr.app import Array, ArrayRecord
 
 from flfa_app.launch import cli as launch
-from flfa_app.launch.superlink import Outcome
+from flfa_app.launch.superlink import RunOutcome
 from flfa_app.results.checkpoint import (
     Checkpoint,
     CheckpointError,
@@ -91,10 +91,10 @@ def test_a_disk_without_room_for_the_log_does_not_hide_the_checkpoint(
     why = "No space left on device\nThe last good checkpoint is round-000002.json"
 
     class FailedRun:
-        def run(self, **keys: Any) -> Outcome:
+        def run(self, **keys: Any) -> RunOutcome:
             for i in range(1000):
-                keys["show"](f"DEBUG : line {i} of what Flower has logged")
-            return Outcome(completed=False, details=why, results=None)
+                keys["on_log_line"](f"DEBUG : line {i} of what Flower has logged")
+            return RunOutcome(completed=False, details=why, results=None)
 
     fill(small_disk)
     before = [*small_disk.iterdir()]
@@ -105,7 +105,7 @@ def test_a_disk_without_room_for_the_log_does_not_hide_the_checkpoint(
     def command() -> None:
         launch.launch(FailedRun(), options, {})  # type: ignore[arg-type]
 
-    assert launch.reporting_errors(command) == 1
+    assert launch.run_command(command) == 1
     told = capsys.readouterr().err
     assert f"the run has failed: {why}" in told
     log = small_disk / "failed-run.log"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flfa_app.config import RunConfig
-from flfa_app.launch.demo import parts_of
+from flfa_app.launch.demo import node_images
 from flfa_app.launch.deployment import local_deployment
 from flfa_app.launch.superlink import local_superlink
 from tests.faults.kill_resume import kill_and_resume
@@ -41,7 +41,7 @@ def test_the_server_app_killed_at_random_moments(tmp_path: Path) -> None:
 
 def test_a_worker_of_the_simulation_killed(tmp_path: Path) -> None:
     """Flower would go on with the dead one for ever: the run stops, and can go on."""
-    with local_superlink(ROOT, kept_workers=2) as superlink:
+    with local_superlink(ROOT, ray_workers=2) as superlink:
         run = Followed(superlink, tmp_path, LONG, nodes=6)
         run.wait_for_rounds(2)
         kill(run.wait_for(lambda: processes(superlink, "ray::ClientAppActor")).pop())
@@ -68,7 +68,7 @@ def test_real_nodes_killed_one_after_the_other(tmp_path: Path) -> None:
         "fraction-train": 1.0,
         "round-timeout": 30.0,
     }
-    parts = parts_of(RunConfig.parse(default_keys()), 3)
+    parts = node_images(RunConfig.parse(default_keys()), 3)
     with local_deployment(ROOT, parts) as deployment:
         run = Followed(deployment, tmp_path, keys, nodes=3)
         run.wait_for_rounds(1)

@@ -325,7 +325,7 @@ def test_homes_are_known_until_all_is_stopped(
         stopped.append(str(home) in file.read_text().splitlines())
 
     monkeypatch.setattr(SuperLink, "start", fail)
-    monkeypatch.setattr("flfa_app.launch.superlink.stop", note)
+    monkeypatch.setattr("flfa_app.launch.superlink.stop_processes", note)
     plan = make_plan(results, results.cells, 2)
     with (
         locked_folder(results),

@@ -1,4 +1,4 @@
-"""What was started is stopped, also what has hidden its origin."""
+"""All processes of a Flower home are found and stopped, also re-titled ones."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
-from flfa_app.launch.processes import _runs, processes_of, stop
+from flfa_app.launch.processes import find_processes, is_running, stop_processes
 
-# Writes the process ids of itself, of a child without the environment in a session of
-# its own, and of that one's child; both of those ignore the first signal.
+# Prints the ids of itself, of a child without the environment in its own session, and
+# of that child's child; the latter two ignore SIGTERM.
 TREE = """
 import os, subprocess, sys, time
 IGNORE = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
@@ -51,48 +52,44 @@ def test_descendants_are_found_and_stopped(
     assert tree.stdout is not None
     pids = {int(pid) for pid in tree.stdout.readline().split()}
     assert len(pids) == 3
-    assert processes_of(tmp_path) == pids
-    assert processes_of(tmp_path / "other") == set()
-    # The two ignore SIGTERM, and when their parent has ended nothing leads to them.
+    assert find_processes(tmp_path) == pids
+    assert find_processes(tmp_path / "other") == set()
+    # Two ignore SIGTERM, and once their parent has ended nothing leads to them.
     monkeypatch.setattr("flfa_app.launch.processes.STOP_TIMEOUT", 1.0)
-    stop(tmp_path, tree)
-    assert not any(map(_runs, pids))
+    stop_processes(tmp_path, tree)
+    assert not any(map(is_running, pids))
     assert tree.returncode == -signal.SIGTERM
-    assert processes_of(tmp_path) == set()
+    assert find_processes(tmp_path) == set()
 
 
-def test_a_process_that_has_ended_does_not_run() -> None:
+def test_a_process_that_has_ended_is_not_running() -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
-    deadline = time.monotonic() + 30
-    while _runs(process.pid) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not _runs(process.pid)  # nobody has asked for its exit status yet
+    wait_for_status(process, psutil.STATUS_ZOMBIE)
+    assert not is_running(process.pid)  # its exit status has not been read yet
     process.wait()
-    assert not _runs(process.pid)
-    assert _runs(os.getpid())
+    assert not is_running(process.pid)
+    assert is_running(os.getpid())
 
 
-# Its first thread ends at once, which makes it look dead; the second sleeps.
-HEADLESS = """
+# The first thread ends at once, which makes the process a zombie; the second sleeps.
+WITHOUT_FIRST_THREAD = """
 import ctypes, threading, time
 threading.Thread(target=time.sleep, args=(600,)).start()
-print(flush=True)
 ctypes.CDLL(None).pthread_exit(None)
 """
 
 
 def test_a_process_whose_first_thread_has_ended_is_stopped(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", HEADLESS], stdout=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([sys.executable, "-c", WITHOUT_FIRST_THREAD])
     with process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        stat = Path(f"/proc/{process.pid}/stat")
-        deadline = time.monotonic() + 30
-        while ") Z " not in stat.read_text() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert ") Z " in stat.read_text()
-        assert _runs(process.pid)
-        stop(tmp_path, process)
+        wait_for_status(process, psutil.STATUS_ZOMBIE)
+        assert is_running(process.pid)
+        stop_processes(tmp_path, process)
         assert process.returncode == -signal.SIGTERM
+
+
+def wait_for_status(process: subprocess.Popen[bytes], status: str) -> None:
+    deadline = time.monotonic() + 30
+    while psutil.Process(process.pid).status() != status:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
