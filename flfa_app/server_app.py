@@ -155,13 +155,9 @@ def _finish(
     if config.pictures:
         plot_rounds(run, config)
     return run.write_summary(
-        {
-            "rounds-a-no-op-layer-would-have-been-chosen": _no_op_choices(
-                config, strategy, run.records
-            ),
-            "stopped-early": recorder.stopped,
-            "seconds": round(time.monotonic() - started, 3),
-        }
+        no_op_rounds=_no_op_choices(config, strategy, run.records),
+        stopped_early=recorder.stopped,
+        seconds=round(time.monotonic() - started, 3),
     )
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from flfa_app.errors import ConfigError
 from flfa_app.experiments.analysis.paper import paper_tables
-from flfa_app.experiments.analysis.quantities import METRICS
 from flfa_app.experiments.store import GridSpec
 from flfa_app.launch.app_files import default_run_config
+from flfa_app.results.metrics import METRICS
 
 __all__ = ["NODES", "AxisValue", "GridFile", "parse_grid_file"]
 
@@ -103,10 +103,11 @@ class _Parser:
         keys = self._table(content, "keys")
         self._check_keys(keys, "keys")
         axes = self._axes(content)
+        table_metrics = [key for key, spec in METRICS.items() if spec.is_number]
         spec = GridSpec(
             title=self._title(content),
             table=self._choice(content, "table", ["", *paper_tables()]),
-            metric=self._choice(content, "metric", METRICS),
+            metric=self._choice(content, "metric", table_metrics),
             seeds=list(dict.fromkeys([*self._seeds(content), *extra_seeds])),
             axes={axis: list(values) for axis, values in axes.items()},
             columns=self._columns(content, axes),

@@ -6,7 +6,7 @@ What draws them is imported where it is needed: that takes long, and may be off.
 from __future__ import annotations
 
 from flfa_app.config import RunConfig
-from flfa_app.results.metrics import first_cosines
+from flfa_app.results.round_metrics import first_cosines
 from flfa_app.results.run_directory import RunDirectory
 from flfa_app.server.nodes import Roster
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import json
-import math
 import os
 import platform
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from functools import partial
 from hashlib import sha256
 from importlib.metadata import version
-from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +19,9 @@ from torch import Tensor
 
 from flfa_app.config import RunConfig
 from flfa_app.results.checkpoint import write_file
-from flfa_app.results.metrics import (
-    block_of,
-    extra_accuracy,
-    first_cosines,
-    mean_of_last_rounds,
-    selection_frequency,
-)
+from flfa_app.results.metrics import METRICS, FinishedRun
 from flfa_app.results.provenance import SOURCE, git_commit
 from flfa_app.results.records import RoundRecord, replace_non_finite
-from strategies.rules import skewness
 
 __all__ = ["RunDirectory"]
 
@@ -138,17 +128,12 @@ class RunDirectory:
 
         Of those whose models are there: it is the round of ``best_model.safetensors``.
         """
-        return self._best[0]
-
-    @property
-    def _best(self) -> tuple[int, float]:
-        """The best round and its accuracy."""
-        candidates = [
-            (record.server_round, record.evaluation.accuracy)
+        accuracies = {
+            record.server_round: record.evaluation.accuracy
             for record in self.records
             if record.evaluation and record.server_round not in self.lost_models
-        ]
-        return max(candidates, key=itemgetter(1), default=(0, math.nan))
+        }
+        return max(accuracies, key=accuracies.__getitem__, default=0)
 
     def save_model(
         self, state_dict: Mapping[str, Tensor], name: str = "model.safetensors"
@@ -157,31 +142,22 @@ class RunDirectory:
         tensors = {name: tensor.contiguous() for name, tensor in state_dict.items()}
         write_file(self.path / name, save(tensors))
 
-    def write_summary(self, more: Mapping[str, Any]) -> dict[str, Any]:
-        """Write ``summary.json``, the sign that the run is complete."""
-        records = self.records
-        evaluations = [r.evaluation for r in records if r.evaluation is not None]
-        best_round, best_accuracy = self._best
-        seconds = [record.timing.total for record in records]
-        cosines = first_cosines(records).values()
-        summary = {
-            "score": mean_of_last_rounds(records, attrgetter("accuracy")),
-            "final-accuracy": evaluations[-1].accuracy,
-            "best-accuracy": best_accuracy,
-            "best-round": best_round,
-            "auc": mean_of_last_rounds(records, attrgetter("auc")),
-            "extra-accuracy": extra_accuracy(records),
-            "mean-drift": math.fsum(r.drift for r in records) / len(records),
-            "selection-frequency": selection_frequency(
-                records, partial(block_of, self.model)
-            ),
-            "round-1-skewness": skewness(cosines) if cosines else None,
-            "rounds": len(records),
-            "seconds-per-round": round(math.fsum(seconds) / len(seconds), 3),
-            "bytes-sent": sum(r.traffic.bytes_sent for r in records),
-            "bytes-received": sum(r.traffic.bytes_received for r in records),
-            **more,
-        }
+    def write_summary(
+        self, *, no_op_rounds: int | None, stopped_early: str | None, seconds: float
+    ) -> dict[str, Any]:
+        """Write ``summary.json``, which marks the run as complete; return its content.
+
+        The parameters are those of :class:`~flfa_app.results.metrics.FinishedRun`.
+        """
+        run = FinishedRun(
+            model=self.model,
+            records=self.records,
+            best_round=self.best_round,
+            no_op_rounds=no_op_rounds,
+            stopped_early=stopped_early,
+            seconds=seconds,
+        )
+        summary = {key: spec.of_run(run) for key, spec in METRICS.items()}
         self._write_json("summary.json", summary)
         return summary
 

@@ -9,7 +9,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from clients.head import features_of
-from flfa_app.results.metrics import accuracy, feature_distances, macro_auc
+from flfa_app.results.metrics import METRICS
+from flfa_app.results.prediction_metrics import (
+    Predictions,
+    accuracy,
+    feature_distances,
+    macro_auc,
+)
 from flfa_app.results.records import Evaluation
 
 __all__ = ["evaluate"]
@@ -53,17 +59,24 @@ def evaluate(
             all_features.append(seen.pop().flatten(1).cpu())
     logits, truth = torch.cat(all_logits), labels.cpu().numpy()
     # In float32 the probabilities of samples it is sure of would all be the same 1.
-    probabilities = logits.double().softmax(1)
-    distances = feature_distances(torch.cat(all_features).numpy(), truth)
+    probabilities = logits.double().softmax(1).numpy()
+    features = torch.cat(all_features).numpy()
+    predictions = Predictions(logits.numpy(), probabilities, features, truth)
+    distances = feature_distances(features, truth)
     return Evaluation(
-        accuracy=accuracy(logits.numpy(), truth),
+        accuracy=accuracy(predictions.logits, truth),
         loss=loss / len(labels),
-        auc=macro_auc(probabilities.numpy(), truth),
+        auc=macro_auc(probabilities, truth),
         intra_class=distances.intra,
         inter_class=distances.inter,
         separability=distances.separability,
         extra_accuracy={
             name: _accuracy(model, *test) for name, test in (extra_tests or {}).items()
+        },
+        further={
+            spec.key: spec.measure(predictions)
+            for spec in METRICS.values()
+            if spec.measure is not None
         },
     )
 

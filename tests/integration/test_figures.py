@@ -17,8 +17,12 @@ from torch.nn import functional
 from flfa_app import server_app
 from flfa_app.config import RunConfig
 from flfa_app.preflight import Prepared, prepare
-from flfa_app.results.metrics import drift_reduction, first_cosines, relative_time
 from flfa_app.results.records import Evaluation, read_records
+from flfa_app.results.round_metrics import (
+    drift_reduction,
+    first_cosines,
+    relative_time,
+)
 from flfa_app.server.evaluation import evaluate
 from flfa_app.task import model_of
 from strategies.rules import skewness

@@ -9,49 +9,19 @@ from typing import Any, TypeGuard
 
 from flfa_app.config import KEYS
 from flfa_app.experiments.store import Cell, GridResults
-from flfa_app.results.metrics import relative_time
+from flfa_app.results.metrics import METRICS, MetricSpec
+from flfa_app.results.round_metrics import relative_time
 
-__all__ = ["FLFA_KEYS", "METRICS", "Quantity", "list_quantities", "settings_without"]
+__all__ = ["FLFA_KEYS", "Quantity", "list_quantities", "settings_without"]
 
 # Keys in which a run with FLFA may differ from its baseline.
 FLFA_KEYS = frozenset(name for name, key in KEYS.items() if key.flfa_only)
 METHOD_KEYS = frozenset(name for name, key in KEYS.items() if key.algorithm)
-SHARES = frozenset({"score", "final-accuracy", "best-accuracy", "auc"})
-SHARES_BY_PART = frozenset({"extra-accuracy", "selection-frequency"})
-TITLES = {
-    "score": "Accuracy: mean of the last 10 % of the rounds",
-    "final-accuracy": "Accuracy after the last round",
-    "best-accuracy": "Accuracy of the best round",
-    "auc": "Macro-AUC: mean of the last 10 % of the rounds",
-    "extra-accuracy": "Accuracy on further test sets",
-    "selection-frequency": "Share of the selections per block of the model",
-    "time": "Time a round, relative to FedAvg without FLFA",
-}
 TIME_NOTE = (
     "Median over the rounds, training and aggregation alone, against the FedAvg run "
     "with the same seed. Runs that had more or less of the machine than that one are "
     "not comparable with it."
 )
-# Numbers of summary.json; the first is the default metric of a grid.
-METRICS = [
-    "score",
-    "final-accuracy",
-    "best-accuracy",
-    "auc",
-    "extra-accuracy",
-    "selection-frequency",
-    "best-round",
-    "mean-drift",
-    "round-1-skewness",
-    "rounds-a-no-op-layer-would-have-been-chosen",
-    "rounds",
-    "seconds-per-round",
-    "seconds",
-    "bytes-sent",
-    "bytes-received",
-]
-# Names of quantities in the paper's tables, where they differ.
-PAPER_QUANTITIES = {"score": "accuracy"}
 
 # Numbers of a run by part; a quantity without parts has the single part "".
 PartNumbers = Mapping[str, float | None]
@@ -71,6 +41,8 @@ class Quantity:
         A run has a number for each part (test set, block of the model).
     higher_is_better : bool
         The table marks the best number and shows differences.
+    label : str
+        Short name, for the report's filter.
     paper_quantity : str
         Name of the quantity in the paper's tables.
     numbers : Callable[[Cell], PartNumbers]
@@ -83,6 +55,7 @@ class Quantity:
     title: str
     by_part: bool
     higher_is_better: bool
+    label: str
     paper_quantity: str
     numbers: Callable[[Cell], PartNumbers]
     note: str = ""
@@ -94,21 +67,25 @@ def list_quantities(results: GridResults) -> list[Quantity]:
     Quantities that no run has are left out, except the grid's metric.
     """
     summaries = {cell.id: results.summary(cell) for cell in results.cells}
-    metric = results.spec.metric
+    key = results.spec.metric
+    metric = METRICS.get(key, MetricSpec(key, title=key))
     further = [
-        key
-        for key in ("auc", "extra-accuracy")
-        if key != metric and any((s or {}).get(key) for s in summaries.values())
+        spec
+        for spec in METRICS.values()
+        if spec.own_table
+        and spec is not metric
+        and any((summary or {}).get(spec.key) for summary in summaries.values())
     ]
-    quantities = [_from_summaries(key, summaries) for key in (metric, *further)]
+    quantities = [_from_summaries(spec, summaries) for spec in (metric, *further)]
     times = _relative_times(results)
     if times:
         quantities.append(
             Quantity(
                 key="time",
-                title=TITLES["time"],
+                title="Time a round, relative to FedAvg without FLFA",
                 by_part=False,
                 higher_is_better=False,
+                label="time",
                 paper_quantity="time",
                 numbers=lambda cell: {"": times.get(cell.id)},
                 note=TIME_NOTE,
@@ -117,12 +94,11 @@ def list_quantities(results: GridResults) -> list[Quantity]:
     return quantities
 
 
-def _from_summaries(key: str, summaries: Mapping[str, Any]) -> Quantity:
-    percent = key in SHARES or key in SHARES_BY_PART
-    scale = 100.0 if percent else 1.0
+def _from_summaries(spec: MetricSpec, summaries: Mapping[str, Any]) -> Quantity:
+    scale = 100.0 if spec.percent else 1.0
 
     def numbers(cell: Cell) -> PartNumbers:
-        value = (summaries[cell.id] or {}).get(key)
+        value = (summaries[cell.id] or {}).get(spec.key)
         parts = value if isinstance(value, Mapping) else {"": value}
         return {
             part: scale * number if _is_number(number) else None
@@ -130,11 +106,12 @@ def _from_summaries(key: str, summaries: Mapping[str, Any]) -> Quantity:
         }
 
     return Quantity(
-        key=key,
-        title=TITLES.get(key, key) + (", in %" if percent else ""),
-        by_part=key in SHARES_BY_PART,
-        higher_is_better=key in SHARES or key == "extra-accuracy",
-        paper_quantity=PAPER_QUANTITIES.get(key, key),
+        key=spec.key,
+        title=spec.title + (", in %" if spec.percent else ""),
+        by_part=spec.by_part,
+        higher_is_better=spec.higher_is_better,
+        label=spec.label or spec.key,
+        paper_quantity=spec.paper_name or spec.key,
         numbers=numbers,
     )
 

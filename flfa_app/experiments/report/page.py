@@ -48,7 +48,6 @@ STATUS_NAMES: dict[CellStatus, str] = {
     "missing": "not run",
 }
 AXIS_NAMES = {"dataset": "Data set", "method": "Method", "flfa": "FLFA"}
-METRIC_NAMES = {"score": "accuracy", "auc": "AUC", "time": "time"}
 CURVES = "In %, mean over the seeds; the band is one standard deviation to both sides."
 DRIFT = (
     "H of backpropagation minus H of FLFA with the same seed, mean and standard "
@@ -108,10 +107,7 @@ def render_report(results: GridResults, today: date) -> str:
         title=spec.title,
         summary=_summarize_runs(results, today),
         axis_filters=_axis_filters(spec),
-        metrics={
-            table.quantity.key: METRIC_NAMES.get(table.quantity.key, table.quantity.key)
-            for table in tables
-        },
+        metrics={table.quantity.key: table.quantity.label for table in tables},
         failures=_failures(results),
         other_settings=_other_settings(results),
         tables=[(table, text_rows(table), legend_texts(table)) for table in tables],

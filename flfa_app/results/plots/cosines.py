@@ -7,7 +7,6 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from flfa_app.results.metrics import cosine_histogram, first_cosines
 from flfa_app.results.plots.figure import (
     BLUE,
     SMALL,
@@ -18,6 +17,7 @@ from flfa_app.results.plots.figure import (
     save,
 )
 from flfa_app.results.records import RoundRecord
+from flfa_app.results.round_metrics import cosine_histogram, first_cosines
 from strategies.rules import skewness
 
 

@@ -10,7 +10,13 @@ import torch
 from flwr.app import Array, ArrayRecord
 from torch import nn
 
-from flfa_app.arrays import load_arrays, moved, to_arrays, to_tensors
+from flfa_app.arrays import (
+    load_arrays,
+    moved,
+    to_arrays,
+    to_tensors,
+    with_dtypes_of,
+)
 
 
 def model() -> nn.Module:
@@ -56,3 +62,32 @@ def test_tensors_cross_to_a_device_together() -> None:
 def test_tensors_that_are_there_stay_where_they_are() -> None:
     tensor = torch.ones(2)
     assert moved([tensor], "cpu")[0] is tensor
+
+
+def test_arrays_there_and_back() -> None:
+    model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2))
+    other = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2))
+    model[1].num_batches_tracked += 5
+    weight = other[0].weight
+    load_arrays(other, to_arrays(model.state_dict()))
+    assert other[0].weight is weight  # in place: an optimizer would keep it
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(other.state_dict()[name], tensor)
+
+
+def test_types_survive_averaging() -> None:
+    """34.999... is 35; float64 means come back as the float32 they were."""
+    like = ArrayRecord(
+        {"n": Array(np.array(35)), "w": Array(np.ones((2,), np.float32))}
+    )
+    mean = ArrayRecord(
+        {
+            "n": Array(np.array(34.99999999999999)),
+            "w": Array(np.array([0.1, 0.2], np.float64)),
+        }
+    )
+    back = with_dtypes_of(like, mean)
+    assert back["n"].numpy() == 35
+    assert back["n"].numpy().dtype == np.int64
+    assert back["n"].numpy().shape == ()
+    np.testing.assert_array_equal(back["w"].numpy(), np.array([0.1, 0.2], np.float32))

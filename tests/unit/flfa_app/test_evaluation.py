@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from flfa_app.models import build_model
-from flfa_app.results.metrics import feature_distances
+from flfa_app.results.prediction_metrics import feature_distances
 from flfa_app.server import evaluation
 from flfa_app.server.evaluation import evaluate
 

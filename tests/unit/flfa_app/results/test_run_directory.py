@@ -3,25 +3,21 @@ from __future__ import annotations
 import json
 import math
 import resource
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord
 
-from flfa_app.arrays import load_arrays, to_arrays, with_dtypes_of
 from flfa_app.config import RunConfig
-from flfa_app.results import provenance
 from flfa_app.results import run_directory as results
-from flfa_app.results.provenance import git_commit
 from flfa_app.results.records import Evaluation, RoundRecord, Timing, Traffic
 from flfa_app.results.run_directory import RunDirectory
 from tests.federation import default_keys
+
+REST: dict[str, Any] = {"no_op_rounds": None, "stopped_early": None, "seconds": 1.0}
 
 
 def run_in(folder: Path, **keys: object) -> RunDirectory:
@@ -38,44 +34,6 @@ def record(accuracy: float, server_round: int = 1, **values: Any) -> RoundRecord
     )
 
 
-def test_summary_of_a_run(tmp_path: Path) -> None:
-    """Twenty rounds: the last 10 % are rounds 19 and 20.
-
-    Their accuracies 0.19 and 0.20 have the mean 0.195, and so on. From round 2 on a
-    layer is selected: 19 times, of which 3 times conv2. The first scores are 0, 0, 0
-    and 1: their mean is 1/4, the second central moment (3 (1/4)² + (3/4)²) / 4 = 3/16,
-    the third (-3 (1/4)³ + (3/4)³) / 4 = 3/32, the skewness 3/32 / (3/16)^1.5 = 2/√3.
-    A round takes 1 + 0.5 + 0.25 seconds.
-    """
-    run = run_in(tmp_path)
-    scores = {"conv1": 0.0, "conv2": 0.0, "conv3": 0.0, "head": 1.0}
-    for i in range(1, 21):
-        chosen = () if i == 1 else ("conv2",) if i <= 4 else ("head",)
-        extra = {"elsewhere": i / 200}
-        measured = Evaluation(i / 100, auc=0.5 + i / 100, extra_accuracy=extra)
-        run.add_round(
-            record(0.0, i, evaluation=measured, selected=chosen, scores=scores)
-        )
-        scores = {"conv1": 0.5, "conv2": 0.5, "conv3": 0.5, "head": 0.5}
-    summary = run.write_summary({})
-    assert summary == json.loads((run.path / "summary.json").read_text())
-    assert summary["score"] == pytest.approx(0.195)
-    assert summary["auc"] == pytest.approx(0.695)
-    assert summary["extra-accuracy"] == {"elsewhere": pytest.approx(0.0975)}
-    shares = {"conv1": 0, "conv2": 3 / 19, "conv3": 0, "head": 16 / 19}
-    assert summary["selection-frequency"] == shares
-    assert summary["round-1-skewness"] == pytest.approx(2 / math.sqrt(3))
-    assert summary["seconds-per-round"] == 1.75
-
-
-def test_summary_without_scores(tmp_path: Path) -> None:
-    run = run_in(tmp_path)
-    run.add_round(record(0.5, scores={"head": math.nan}))
-    summary = run.write_summary({})
-    assert summary["round-1-skewness"] is None
-    assert summary["selection-frequency"] == {}
-
-
 def test_summary_is_written_whole_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,9 +46,9 @@ def test_summary_is_written_whole_or_not_at_all(
     with monkeypatch.context() as disk:
         disk.setattr(results.os, "fsync", full)
         with pytest.raises(OSError, match="No space left"):
-            run.write_summary({})
+            run.write_summary(**REST)
     assert not (run.path / "summary.json").exists()
-    run.write_summary({"seconds": 1})
+    run.write_summary(**REST)
     summary = json.loads((run.path / "summary.json").read_text())
     assert summary["score"] == 0.5
     assert summary["bytes-sent"] == 10
@@ -149,7 +107,7 @@ def test_the_best_round_is_one_whose_model_is_there(tmp_path: Path) -> None:
     assert run.best_round == 1
     run.lost_models |= {1, 3}
     assert run.best_round == 4
-    summary = run.write_summary({})
+    summary = run.write_summary(**REST)
     assert (summary["best-round"], summary["best-accuracy"]) == (4, 0.7)
 
 
@@ -164,62 +122,9 @@ def test_the_folder_says_what_it_holds(tmp_path: Path) -> None:
     assert name.endswith("-digits-cnn-fedavg-bp-s3-7")
 
 
-def test_git_commit_is_that_of_the_same_source(tmp_path: Path) -> None:
-    def git(*arguments: str) -> str:
-        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
-        command = ["git", "-C", str(tmp_path), *who, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        return done.stdout.strip()
-
-    assert git_commit(tmp_path) is None  # nothing of ours here
-    copy = tmp_path / "flfa_app" / "results" / "provenance.py"
-    copy.parent.mkdir(parents=True)
-    copy.write_bytes(Path(provenance.__file__).read_bytes())
-    git("init", "-q")
-    git("add", "-A")
-    git("commit", "-qm", "x")
-    assert git_commit(tmp_path) == git("rev-parse", "HEAD")
-    git("tag", "-a", "v1", "-m", "x")
-    assert git_commit(tmp_path) == git("rev-parse", "HEAD")
-    (tmp_path / "flfa_app" / "more.py").write_text("")
-    git("add", "-A")
-    assert git_commit(tmp_path) == git("rev-parse", "HEAD") + "-dirty"
-    copy.write_text("# another version")
-    assert git_commit(tmp_path) is None
-
-
 def test_the_model_is_readable_by_others(tmp_path: Path) -> None:
     run = run_in(tmp_path)
     run.save_model({"w": torch.arange(3.0)})
     run.add_round(record(0.5))
     modes = {path.stat().st_mode & 0o777 for path in run.path.iterdir()}
     assert len(modes) == 1
-
-
-def test_arrays_there_and_back() -> None:
-    model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2))
-    other = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2))
-    model[1].num_batches_tracked += 5
-    weight = other[0].weight
-    load_arrays(other, to_arrays(model.state_dict()))
-    assert other[0].weight is weight  # in place: an optimizer would keep it
-    for name, tensor in model.state_dict().items():
-        assert torch.equal(other.state_dict()[name], tensor)
-
-
-def test_types_survive_averaging() -> None:
-    """34.999... is 35; float64 means come back as the float32 they were."""
-    like = ArrayRecord(
-        {"n": Array(np.array(35)), "w": Array(np.ones((2,), np.float32))}
-    )
-    mean = ArrayRecord(
-        {
-            "n": Array(np.array(34.99999999999999)),
-            "w": Array(np.array([0.1, 0.2], np.float64)),
-        }
-    )
-    back = with_dtypes_of(like, mean)
-    assert back["n"].numpy() == 35
-    assert back["n"].numpy().dtype == np.int64
-    assert back["n"].numpy().shape == ()
-    np.testing.assert_array_equal(back["w"].numpy(), np.array([0.1, 0.2], np.float32))
