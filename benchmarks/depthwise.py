@@ -99,10 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 class _Paired(depthwise.DepthwiseConv2d):
     """Takes the pairs always."""
 
-    def _conv_forward(
-        self, input: Tensor, weight: Tensor, bias: Tensor | None
-    ) -> Tensor:
-        depthwise._pays(self, input, weight)  # asking is a part of the price
+    def convolve(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        depthwise.pairs_apply(self, input, weight)  # asking is a part of the price
         geometry = (self.stride, self.padding, self.dilation)
         outputs: Tensor = depthwise.PairedConvolution.apply(
             input, weight, bias, *geometry
@@ -126,7 +124,7 @@ def _measure(case: Case, repetitions: int) -> dict[str, Any]:
         "milliseconds-stock": round(stock, 4),
         "milliseconds-fast": round(fast, 4),
         "ratio": round(stock / fast, 3),
-        "rule": depthwise._is_small(layers[_Paired], *inputs.shape),
+        "rule": depthwise.is_small_map(layers[_Paired], *inputs.shape),
     }
 
 

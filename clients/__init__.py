@@ -1,6 +1,7 @@
-"""The client side of FLFA: torch, and nothing of Flower."""
+"""The client side of FLFA; it needs torch, but not Flower."""
 
 from .depthwise import fast_depthwise
+from .divergence import TrainingDivergedError
 from .feedback.alignment import feedback_alignment
 from .feedback.diagnostics import feedback_diagnostics
 from .feedback.layers import effective_layers, eligible_layers
@@ -14,7 +15,7 @@ from .methods.fedsol import FedSOLTrainer
 from .methods.moon import MOONTrainer
 from .methods.scaffold import ScaffoldTrainer
 from .settings import TrainSettings, aligned_layers
-from .trainer import LocalTrainer, TrainingDivergedError
+from .trainer import LocalTrainer
 
 __all__ = [
     "FedACGTrainer",

@@ -1,4 +1,4 @@
-"""Random crops and flips of a whole batch at once."""
+"""Random crops and horizontal flips of a whole batch at once."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ PADDING = 4
 
 
 def augment(images: Tensor, kind: str, generator: torch.Generator) -> Tensor:
-    """Return the images moved by up to four pixels, and half of them mirrored.
+    """Shift each image by up to four pixels; ``"crop-flip"`` mirrors half of them too.
 
-    What a crop brings in from outside is zero, the images' mean once they are
-    normalised. Each image has its own shift and its own coin.
+    Pixels from outside the image are zero, which is the mean of normalised images. Each
+    image has its own shift and its own flip.
 
     Parameters
     ----------
     images : Tensor
         A batch of shape (N, C, H, W), on any device.
     kind : str
-        ``"crop"``, ``"crop-flip"``, or ``"none"``, which returns the images themselves.
+        ``"crop"``, ``"crop-flip"``, or ``"none"``, which returns ``images`` itself.
     generator : torch.Generator
-        On the CPU, so that every machine draws the same numbers. A batch draws as many
-        numbers whatever the kind.
+        On the CPU, so that every machine draws the same numbers. A batch draws the same
+        number of values for ``"crop"`` and ``"crop-flip"``.
     """
     if kind not in AUGMENTATIONS:
         raise ValueError(f"augmentation {kind!r} is unknown; allowed: {AUGMENTATIONS}")
@@ -45,15 +45,15 @@ def augment(images: Tensor, kind: str, generator: torch.Generator) -> Tensor:
     if kind == "crop-flip":
         columns = torch.where(draws[2, :, None] < 0.5, columns.flip(1), columns)
     columns = columns + right
-    # Shift and mirror in one look-up: the pixel each place of the result comes from.
+    # Shift and flip in one look-up: for each pixel of the result, its source pixel.
     padded = functional.pad(images, (PADDING,) * 4).permute(0, 2, 3, 1)
-    _, outer_height, outer_width, _ = padded.shape
-    image = torch.arange(count)[:, None, None] * outer_height
-    places = (image + rows[:, :, None]) * outer_width + columns[:, None, :]
+    _, padded_height, padded_width, _ = padded.shape
+    first_rows = torch.arange(count)[:, None, None] * padded_height
+    sources = (first_rows + rows[:, :, None]) * padded_width + columns[:, None, :]
     pixels = padded.reshape(-1, channels).index_select(
-        0, places.flatten().to(images.device)
+        0, sources.flatten().to(images.device)
     )
     result = pixels.view(count, height, width, channels).permute(0, 3, 1, 2)
-    if images.stride(1) == 1:  # channels last, as the result is
+    if images.stride(1) == 1:  # the images are channels-last, as the result is
         return result
     return result.clone(memory_format=torch.contiguous_format)

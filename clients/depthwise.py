@@ -2,8 +2,8 @@
 
 Where no window of the kernel fits into the height of a map, oneDNN has no fast code for
 the gradient of a depthwise weight: it takes ten times as long as the forward pass. But
-few positions make few pairs of an input's and an output's position, and each pair
-belongs to one element of the kernel: the gradient is one product and two sums.
+a small map has few pairs of an input position and an output position, and each pair
+belongs to one element of the kernel. So the gradient is one product and two sums.
 """
 
 from __future__ import annotations
@@ -15,13 +15,27 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 
-__all__ = ["DepthwiseConv2d", "PairedConvolution", "fast_depthwise", "kept_weight"]
+from ._torch_compat import (
+    OverridableConv2d,
+    forward_mode_active,
+    function_transforms_active,
+    saved_by_function,
+)
 
-# The rule, as `python -m benchmarks.depthwise` shows it: where oneDNN has no fast code,
-# pairs are faster if there are at most so many for each element of the kernel (3x3: on
-# 2x2, and on 3x3 with stride 2), and at least so many maps (batch times channels).
+__all__ = [
+    "DepthwiseConv2d",
+    "PairedConvolution",
+    "fast_depthwise",
+    "is_small_map",
+    "pairs_apply",
+    "saved_depthwise_weight",
+]
+
+# The rule, measured by `python -m benchmarks.depthwise`: where oneDNN has no fast code,
+# pairs are faster if there are at most MOST_PAIRS for each element of the kernel (3x3:
+# on 2x2 maps, and on 3x3 maps with stride 2), and at least FEWEST_MAPS maps (batch size
+# times channels).
 MOST_PAIRS = 4
 FEWEST_MAPS = 4096
 
@@ -34,16 +48,16 @@ def fast_depthwise(model: Model) -> Model:
     Outputs and input gradients are the same to the bit, the gradients of weights and
     biases to rounding. Names, parameters and hooks stay as they are; the layers change
     their class, from ``nn.Conv2d`` to :class:`DepthwiseConv2d`, and feedback alignment
-    works with them. A second call changes nothing. The rule is measured for one thread.
-    Tools that go by a layer's exact class (torch's quantisation, ``torch.fx``) want a
-    model without it: call this on the one that is trained.
+    works with them. A second call changes nothing. The rule was measured with one
+    thread. Tools that depend on a layer's exact class (torch's quantisation,
+    ``torch.fx``) need the unchanged model: call this on the model that is trained.
 
     Parameters
     ----------
     model : nn.Module
-        Any model, changed in place. What is changed are its ``nn.Conv2d`` with as many
-        groups as input and output channels, padded with a number of zeros. Subclasses
-        are left alone, and so are layers that are parametrised already.
+        Any model, changed in place: all its ``nn.Conv2d`` with as many groups as input
+        and output channels, padded with a number of zeros. Subclasses of ``nn.Conv2d``
+        and layers with a parametrisation are not changed.
 
     Returns
     -------
@@ -61,7 +75,7 @@ def fast_depthwise(model: Model) -> Model:
     return model
 
 
-class DepthwiseConv2d(nn.Conv2d):
+class DepthwiseConv2d(OverridableConv2d):
     """A depthwise ``nn.Conv2d`` with a faster weight gradient on small maps on a CPU.
 
     Everywhere else it is the stock layer: on larger maps and other devices, without
@@ -70,20 +84,23 @@ class DepthwiseConv2d(nn.Conv2d):
     compilation.
     """
 
-    def _conv_forward(
-        self, input: Tensor, weight: Tensor, bias: Tensor | None
-    ) -> Tensor:
+    def convolve(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Convolve as the stock layer does; only the weight gradient is faster."""
         if torch.jit.is_scripting():  # type: ignore[attr-defined]
-            # The stock layer's line; all else is too much for TorchScript.
+            # TorchScript cannot compile the rest, so it gets the stock layer's line.
             stride, padding, dilation = self.stride, self.padding, self.dilation
             return torch.conv2d(
                 input, weight, bias, stride, padding, dilation, self.groups
             )
-        return _convolution(self, input, weight, bias)
+        if not pairs_apply(self, input, weight):
+            return super().convolve(input, weight, bias)
+        geometry = (self.stride, self.padding, self.dilation)
+        outputs: Tensor = PairedConvolution.apply(input, weight, bias, *geometry)
+        return outputs
 
 
 class PairedConvolution(torch.autograd.Function):
-    """A depthwise convolution whose weight gradient is summed over pairs."""
+    """A depthwise convolution whose weight gradient is a sum over position pairs."""
 
     @staticmethod
     def forward(
@@ -106,9 +123,9 @@ class PairedConvolution(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients, the input's from the stock primitive.
 
-        Each step is differentiable, and so is the result.
+        Each operation is differentiable, so second derivatives work.
         """
-        # Read once: under activation checkpointing a second look is an error.
+        # Read once: under activation checkpointing a second read is an error.
         inputs, weight = ctx.saved_tensors
         gradients: list[Tensor | None] = [None] * 6
         if ctx.needs_input_grad[0]:
@@ -130,29 +147,16 @@ class PairedConvolution(torch.autograd.Function):
         return tuple(gradients)
 
 
-def kept_weight(node: Any) -> Any:
-    """Return where the fast backward pass keeps the weight; None for other nodes.
+def saved_depthwise_weight(node: Any) -> Any:
+    """Return where :class:`PairedConvolution` has saved the weight, or None.
 
-    Like the stock one, it needs the weight for nothing but the input's gradient.
+    Like the stock backward pass, it uses the weight only for the input's gradient.
     """
-    fast = getattr(node, "_forward_cls", None) is PairedConvolution
-    return node._raw_saved_tensors[1] if fast else None
+    return saved_by_function(node, PairedConvolution, 1)
 
 
-def _convolution(
-    layer: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None
-) -> Tensor:
-    outputs: Tensor
-    if _pays(layer, inputs, weight):
-        geometry = (layer.stride, layer.padding, layer.dilation)
-        outputs = PairedConvolution.apply(inputs, weight, bias, *geometry)
-    else:
-        outputs = nn.Conv2d._conv_forward(layer, inputs, weight, bias)
-    return outputs
-
-
-def _pays(layer: Any, inputs: Tensor, weight: Tensor) -> bool:
-    """Whether the pairs are possible here, and faster."""
+def pairs_apply(layer: Any, inputs: Tensor, weight: Tensor) -> bool:
+    """Whether the sum over pairs is possible for this call, and faster."""
     return (
         not torch.compiler.is_compiling()
         and type(inputs) is Tensor
@@ -162,27 +166,31 @@ def _pays(layer: Any, inputs: Tensor, weight: Tensor) -> bool:
         and inputs.device.type == "cpu"
         and inputs.layout is torch.strided
         and inputs.dtype in (torch.float32, torch.float64)
-        and _is_small(layer, *inputs.shape)
+        and is_small_map(layer, *inputs.shape)
         and not torch.is_autocast_enabled("cpu")
         and not torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
-        and not torch._C._are_functorch_transforms_active()
-        and forward_ad._current_level < 0
+        and not function_transforms_active()
+        and not forward_mode_active()
     )
 
 
-def _is_small(layer: Any, batch: int, channels: int, height: int, width: int) -> bool:
-    """Whether pairs are faster on maps of this size: the rule that is measured."""
-    tall, wide = layer.kernel_size
-    down, across = (
-        d * (k - 1) + 1 for d, k in zip(layer.dilation, (tall, wide), strict=True)
+def is_small_map(
+    layer: Any, batch: int, channels: int, height: int, width: int
+) -> bool:
+    """Whether pairs are faster on maps of this size, by the measured rule."""
+    kernel_height, kernel_width = layer.kernel_size
+    window_height, window_width = (
+        d * (k - 1) + 1 for d, k in zip(layer.dilation, layer.kernel_size, strict=True)
     )
-    (top, left), (step, side_step) = layer.padding, layer.stride
-    first = -top % step  # the first window to begin in the map begins in this row
-    rows = (height + 2 * top - down) // step + 1
-    columns = (width + 2 * left - across) // side_step + 1
+    (top, left), (row_stride, column_stride) = layer.padding, layer.stride
+    # The first row of the map in which a window begins.
+    first_row = -top % row_stride
+    output_height = (height + 2 * top - window_height) // row_stride + 1
+    output_width = (width + 2 * left - window_width) // column_stride + 1
+    pairs = height * width * output_height * output_width
     return (
-        first + down > height
-        and height * width * rows * columns <= MOST_PAIRS * tall * wide
+        first_row + window_height > height
+        and pairs <= MOST_PAIRS * kernel_height * kernel_width
         and batch * channels >= FEWEST_MAPS
     )
 
@@ -192,21 +200,23 @@ def _weight_gradient(
 ) -> Tensor:
     products = _pixels(inputs).unsqueeze(2) * _pixels(grad).unsqueeze(1)
     pairs = products.sum(0).flatten(0, 1)
-    elements = _elements(inputs.shape[2:], grad.shape[2:], weight.shape[2:], *geometry)
+    elements = _kernel_elements(
+        inputs.shape[2:], grad.shape[2:], weight.shape[2:], *geometry
+    )
     index = torch.tensor(elements, device=pairs.device)
     sums = pairs.new_zeros(weight[0].numel() + 1, len(weight))
     sums.index_add_(0, index, pairs)
-    # In the layout of the weight, as it will be needed.
+    # In the weight's memory layout, which the optimiser expects.
     return torch.empty_like(weight).copy_(sums[:-1].t().view(weight.shape))
 
 
 def _pixels(maps: Tensor) -> Tensor:
-    """Return images as (batch, positions, channels); with channels last they are."""
+    """Return maps as (batch, positions, channels); no copy if channels-last."""
     return maps.permute(0, 2, 3, 1).flatten(1, 2).contiguous()
 
 
 @cache
-def _elements(
+def _kernel_elements(
     inputs: tuple[int, ...],
     outputs: tuple[int, ...],
     kernel: tuple[int, ...],
@@ -214,9 +224,9 @@ def _elements(
     padding: tuple[int, ...],
     dilation: tuple[int, ...],
 ) -> tuple[int, ...]:
-    """Return to which element of the kernel each pair of positions belongs.
+    """Return the kernel element of each pair of an input and an output position.
 
-    Pairs that do not belong to any get the number after the last.
+    Pairs that belong to no element get the number after the last element.
     """
 
     def along(axis: int, position: int, output: int) -> int | None:
@@ -224,12 +234,12 @@ def _elements(
         element, rest = divmod(offset, dilation[axis])
         return element if rest == 0 and 0 <= element < kernel[axis] else None
 
-    none = math.prod(kernel)
+    no_element = math.prod(kernel)
     elements = []
     for y, x, v, u in product(*map(range, (*inputs, *outputs))):
         row, column = along(0, y, v), along(1, x, u)
         if row is None or column is None:
-            elements.append(none)
+            elements.append(no_element)
         else:
             elements.append(row * kernel[1] + column)
     return tuple(elements)

@@ -1,4 +1,4 @@
-"""What a client is told to do in one round, parsed once."""
+"""Settings of a client's local training in one round."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ __all__ = ["FA_LAYERS", "PRECISIONS", "TrainSettings", "aligned_layers"]
 PRECISIONS = ("float32", "bf16")
 
 FA_LAYERS = "fa-layers"
-"""The key under which the server sends this round's layers."""
+"""Key of a train message's config: the layers with feedback alignment this round."""
 
 
 def aligned_layers(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Read this round's layers from a message's config.
+    """Read the layers with feedback alignment from a train message's config.
 
     Raises
     ------
     ValueError
-        If the key is missing: the server's strategy is not an FLFA strategy, and
-        training without feedback alignment would go unnoticed. Also if it is not a
-        list of names.
+        If the key is missing: then the server's strategy is not an FLFA strategy, and
+        nobody would notice that training uses no feedback alignment. Also if the value
+        is not a list of names.
     """
     if FA_LAYERS not in config:
         raise ValueError(
@@ -37,32 +37,32 @@ def aligned_layers(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """Local training in one round; the defaults are the paper's.
+    """Settings of local training in one round; the defaults are the paper's.
 
     Parameters
     ----------
     learning_rate, momentum, weight_decay : float
-        Of SGD. The learning rate is the one of this round.
+        Of SGD. The learning rate is that of this round.
     batch_size, epochs : int
-        Samples a step and passes over the local data.
+        Samples in a step, and passes over the local data.
     clip_norm : float (default: 0.0)
-        Largest norm of the whole gradient; 0 does not clip.
+        Largest norm of the whole gradient; 0 switches clipping off.
     fa_layers : tuple[str, ...] (default: ())
-        Layers with feedback alignment; none is plain backpropagation.
+        Layers with feedback alignment; without any, training is backpropagation.
     feedback, scaling : str
-        As in :func:`~.feedback.alignment.feedback_alignment`.
+        See :func:`~.feedback.alignment.feedback_alignment`.
     feedback_seed : int (default: 0)
-        Of random feedback; the same for all clients.
+        Seed of random feedback; the same for all clients.
     augmentation : str (default: "none")
-        What happens to the images of each batch; see :func:`~.augmentation.augment`.
+        Augmentation of the images of each batch; see :func:`~.augmentation.augment`.
     precision : str (default: "float32")
-        ``"bf16"``: forward and loss under autocast to bfloat16; weights, gradients and
-        the optimiser stay as they are.
+        ``"bf16"`` runs the forward pass and the loss under autocast to bfloat16.
+        Weights, gradients and the optimiser keep their precision.
     diagnostics : bool (default: False)
-        Whether the aligned layers are measured after training; see
+        Whether to measure the aligned layers after training; see
         :func:`~.feedback.diagnostics.feedback_diagnostics`.
     seed : int
-        Decides batch order, augmentation and dropout, and nothing else does.
+        Alone decides batch order, augmentation and dropout.
     """
 
     learning_rate: float = 0.01
@@ -81,7 +81,7 @@ class TrainSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what would train on nothing."""
+        """Reject settings that would train on nothing, and unknown precisions."""
         for name in ("batch_size", "epochs"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be 1 or more, not {getattr(self, name)}")

@@ -11,21 +11,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .augmentation import augment
-from .buffers import running_statistics_if
+from .divergence import check_loss, check_tensors, finite_tensors
 from .feedback.alignment import feedback_alignment
 from .feedback.diagnostics import feedback_diagnostics
+from .model_state import use_running_statistics
 from .settings import TrainSettings
 from .sgd import SGD
 
-__all__ = ["LocalTrainer", "TrainingDivergedError"]
+__all__ = ["LocalTrainer"]
 
-
-CROPS = 0x5EED
-"""Sets the seed of the augmentation apart from that of the batch order."""
-
-
-class TrainingDivergedError(RuntimeError):
-    """Local training has produced a loss or a weight that is not finite."""
+AUGMENTATION_SEED = 0x5EED
+"""Combined with the seed so that augmentation and batch order draw other numbers."""
 
 
 class LocalTrainer:
@@ -33,30 +29,31 @@ class LocalTrainer:
 
     A method subclasses this and overrides the hooks it needs: :meth:`begin`,
     :meth:`loss`, :meth:`compute_gradients`, :meth:`edit_gradients`, :meth:`report`,
-    :meth:`state`.
-    The order of a step is: gradients (feedback alignment acts here), gradient edit,
-    clipping, SGD with momentum and weight decay.
+    :meth:`state`. The order of a step is: gradients (feedback alignment acts here),
+    gradient edit, clipping, SGD with momentum and weight decay.
 
     Parameters
     ----------
     model : nn.Module
         Holds the received global weights; trained in place.
     settings : TrainSettings
-        What every method needs.
+        The settings that all methods share.
     config : Mapping[str, Any], optional
-        The message's config, for what one method needs (``"proximal-mu"``, say).
+        The message's config, for options of one method (``"proximal-mu"``, say).
     state : Mapping[str, Tensor], optional
-        What :meth:`state` returned when this client last took part. A client that
-        takes part for the first time, or has lost its state, has none.
+        What :meth:`state` returned when this client last participated. A client that
+        participates for the first time, or has lost its state, has none.
     received : Mapping[str, Tensor], optional
-        What the message brings besides the model (SCAFFOLD's control variate, say).
+        Tensors of the message besides the model (SCAFFOLD's control variate, say).
 
     Attributes
     ----------
+    config, received_state, received : dict
+        Copies of ``config``, ``state`` and ``received``; empty where they are missing.
     augmented : bool
-        Whether a sample is another one in each step.
+        Whether augmentation changes the samples from step to step.
     batch : Tensor
-        Which of the local samples are in the present step.
+        Indices of the local samples in the current step.
     """
 
     def __init__(
@@ -77,22 +74,24 @@ class LocalTrainer:
 
     def number(self, key: str) -> float:
         """Return a number from the message's config."""
-        return float(self._setting(key))
+        return float(self._option(key))
 
     def choice(self, key: str, allowed: Sequence[str]) -> str:
-        """Return a name from the message's config, one of those that are allowed."""
-        name = str(self._setting(key))
+        """Return a name from the message's config; it must be one of ``allowed``."""
+        name = str(self._option(key))
         if name not in allowed:
             raise ValueError(f"{key} is {name!r}; it must be one of {tuple(allowed)}")
         return name
 
-    def _setting(self, key: str) -> Any:
+    def _option(self, key: str) -> Any:
         if key not in self.config:
             raise ValueError(
                 f"{type(self).__name__} needs {key!r} in the message's config; use the "
                 "strategy of the same method on the server"
             )
         return self.config[key]
+
+    # --- Hooks for methods --------------------------------------------------------
 
     def begin(self, inputs: Tensor, targets: Tensor) -> None:
         """Prepare the round; the model still holds the received weights."""
@@ -102,7 +101,10 @@ class LocalTrainer:
         return functional.cross_entropy(outputs, targets)
 
     def compute_gradients(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Fill the gradients of a batch, return its loss (a second pass goes here)."""
+        """Fill the gradients for a batch and return its loss.
+
+        A method that needs a second pass overrides this.
+        """
         loss = self.loss(self.model(inputs), targets)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
@@ -115,8 +117,10 @@ class LocalTrainer:
         return {}
 
     def state(self) -> dict[str, Tensor]:
-        """Return what this client keeps until it takes part again."""
+        """Return the tensors to store until this client participates again."""
         return {}
+
+    # --- The loop -----------------------------------------------------------------
 
     def fit(self, inputs: Tensor, targets: Tensor) -> dict[str, float]:
         """Train on the local data; return the metrics to report.
@@ -124,17 +128,17 @@ class LocalTrainer:
         Parameters
         ----------
         inputs, targets : Tensor
-            All local samples, on the model's device. Images that are laid out with
-            the channels last (``torch.channels_last``) train faster on a CPU;
-            the layers follow the layout of their input, the weights keep theirs.
+            All local samples, on the model's device. Images in channels-last layout
+            (``torch.channels_last``) train faster on a CPU; the layers follow the
+            layout of their input, the weights keep theirs.
 
         Returns
         -------
         dict[str, float]
             ``train-loss``: mean over the samples of the last epoch. ``steps``: SGD
-            steps taken. What :meth:`report` adds. With diagnostics, what
-            :func:`~.feedback.diagnostics.feedback_diagnostics` measures on the first
-            samples with the weights at the end.
+            steps taken. The metrics that :meth:`report` adds. With diagnostics, those
+            of :func:`~.feedback.diagnostics.feedback_diagnostics`, measured on the
+            first samples with the trained weights.
 
         Raises
         ------
@@ -153,10 +157,10 @@ class LocalTrainer:
             momentum=settings.momentum,
             weight_decay=settings.weight_decay,
         )
-        finite_before = _finite_tensors(self.model)
-        measured: dict[str, float] = {}
+        finite_on_entry = finite_tensors(self.model)
+        diagnostics: dict[str, float] = {}
         with (
-            self._begun(inputs, targets),
+            self._started_round(inputs, targets),
             feedback_alignment(
                 self.model,
                 settings.fa_layers,
@@ -168,45 +172,21 @@ class LocalTrainer:
             mean_loss, steps = self._run_epochs(optimizer, inputs, targets)
             if settings.diagnostics:
                 first = inputs[: settings.batch_size], targets[: settings.batch_size]
-                measured = feedback_diagnostics(
+                diagnostics = feedback_diagnostics(
                     self.model, settings.fa_layers, *first, self.loss
                 )
-        self._check_weights(finite_before)
+        check_tensors(self.model, finite_on_entry, settings.learning_rate)
         report = self.report(steps)
-        return {"train-loss": mean_loss, "steps": steps, **report, **measured}
-
-    def _run_epochs(
-        self, optimizer: SGD, inputs: Tensor, targets: Tensor
-    ) -> tuple[float, int]:
-        """Return the mean loss of the last epoch and the number of steps."""
-        settings = self.settings
-        mean_loss, steps = 0.0, 0
-        # Generators of their own for batch order and augmentation; dropout has the
-        # forked global state. What a method draws moves none of them.
-        order = torch.Generator().manual_seed(settings.seed)
-        crops = torch.Generator().manual_seed(settings.seed ^ CROPS)
-        for epoch in range(1, settings.epochs + 1):
-            total = torch.zeros((), device=inputs.device)
-            # The order crosses over once: a GPU need not wait for it in every step.
-            shuffled = torch.randperm(len(inputs), generator=order).to(inputs.device)
-            for batch in torch.split(shuffled, settings.batch_size):
-                self.batch = batch
-                images = augment(inputs[batch], settings.augmentation, crops)
-                total += self._step(optimizer, images, targets[batch])
-                steps += 1
-            # One look an epoch: a look a step would make a GPU wait.
-            mean_loss = float(total) / len(inputs)
-            self._check_loss(mean_loss, epoch)
-        return mean_loss, steps
+        return {"train-loss": mean_loss, "steps": steps, **report, **diagnostics}
 
     @contextmanager
-    def _begun(self, inputs: Tensor, targets: Tensor) -> Iterator[None]:
-        """Begin the round, with a random state that is this client's alone."""
-        kind = inputs.device.type
-        devices = [inputs.device] if kind == "cuda" else []
+    def _started_round(self, inputs: Tensor, targets: Tensor) -> Iterator[None]:
+        """Call :meth:`begin`, and run the block with this client's own random state."""
+        device_type = inputs.device.type
+        devices = [inputs.device] if device_type == "cuda" else []
         # Without its cache, which would keep the first step's weights for the round.
         precision = (
-            torch.autocast(kind, torch.bfloat16, cache_enabled=False)
+            torch.autocast(device_type, torch.bfloat16, cache_enabled=False)
             if self.settings.precision == "bf16"
             else nullcontext()
         )
@@ -214,16 +194,40 @@ class LocalTrainer:
             torch.manual_seed(self.settings.seed)
             self.model.train()
             self.begin(inputs, targets)
-            # Once more, so that what a method draws in `begin` does not move dropout.
+            # Seed again, so that a method that draws in `begin` has the same dropout.
             torch.manual_seed(self.settings.seed)
             yield
+
+    def _run_epochs(
+        self, optimizer: SGD, inputs: Tensor, targets: Tensor
+    ) -> tuple[float, int]:
+        """Return the mean loss of the last epoch and the number of steps."""
+        settings = self.settings
+        mean_loss, steps = 0.0, 0
+        # Batch order and augmentation have their own generators, dropout the forked
+        # global one, so that random draws of a method change none of them.
+        order = torch.Generator().manual_seed(settings.seed)
+        crops = torch.Generator().manual_seed(settings.seed ^ AUGMENTATION_SEED)
+        for epoch in range(1, settings.epochs + 1):
+            total = torch.zeros((), device=inputs.device)
+            # One transfer of the order for the epoch: a GPU need not wait in each step.
+            shuffled = torch.randperm(len(inputs), generator=order).to(inputs.device)
+            for batch in torch.split(shuffled, settings.batch_size):
+                self.batch = batch
+                images = augment(inputs[batch], settings.augmentation, crops)
+                total += self._step(optimizer, images, targets[batch])
+                steps += 1
+            # The loss is read once an epoch: reading it makes a GPU wait.
+            mean_loss = float(total) / len(inputs)
+            check_loss(mean_loss, epoch, settings.learning_rate)
+        return mean_loss, steps
 
     def _step(self, optimizer: SGD, inputs: Tensor, targets: Tensor) -> Tensor:
         """Take one SGD step; return the loss summed over the batch."""
         optimizer.zero_grad()
-        # One sample has no batch statistics (on a 1x1 map BatchNorm would raise): it is
-        # normalised with the running ones.
-        with running_statistics_if(len(inputs) == 1, self.model):
+        # A single sample has no batch statistics (on a 1x1 map BatchNorm would raise),
+        # so it is normalised with the running ones.
+        with use_running_statistics(self.model, enabled=len(inputs) == 1):
             loss = self.compute_gradients(inputs, targets)
         with torch.no_grad():
             self.edit_gradients()
@@ -231,30 +235,3 @@ class LocalTrainer:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
         optimizer.step()
         return loss * len(inputs)
-
-    def _check_loss(self, loss: float, epoch: int) -> None:
-        if not torch.isfinite(torch.tensor(loss)):
-            raise TrainingDivergedError(
-                f"the loss is {loss} in local epoch {epoch} at learning rate "
-                f"{self.settings.learning_rate:g}; lower the learning rate or set "
-                "clip-norm (5 helps the networks without norm layers)"
-            )
-
-    def _check_weights(self, finite_before: set[str]) -> None:
-        if broken := finite_before - _finite_tensors(self.model):
-            raise TrainingDivergedError(
-                f"{min(broken)} is not finite after local training at learning rate "
-                f"{self.settings.learning_rate:g}; lower the learning rate or set "
-                "clip-norm"
-            )
-
-
-def _finite_tensors(model: nn.Module) -> set[str]:
-    """Name the parameters and buffers without nan or infinity (a mask may have it)."""
-    tensors = dict((*model.named_parameters(), *model.named_buffers()))
-    flags = [torch.isfinite(tensor).all() for tensor in tensors.values()]
-    if not flags:
-        return set()
-    # One look at all of them: each would make a GPU wait.
-    finite = torch.stack([flag.to(flags[0].device) for flag in flags]).tolist()
-    return {name for name, is_finite in zip(tensors, finite, strict=True) if is_finite}

@@ -1,1 +1,1 @@
-"""Feedback alignment: autograd functions, layers, ablations, diagnostics."""
+"""Feedback alignment: autograd functions, aligned layers, ablations, diagnostics."""

@@ -13,10 +13,10 @@ __all__ = ["DirectForward", "OutputError", "random_feedback"]
 
 
 def random_feedback(name: str, weight: Tensor, seed: int) -> Tensor:
-    """Return a random weight of the same norm, the same on every client (FLFA*).
+    """Return a random weight with the norm of ``weight``, equal on all clients (FLFA*).
 
-    It depends on the seed and the layer's name, not on the round: B is constant but
-    for its scale.
+    Its direction depends only on the seed and the layer's name, so it is the same in
+    all rounds.
     """
     draw: Tensor = torch.randn(weight.shape, generator=_generator(name, seed)).to(
         weight
@@ -26,36 +26,36 @@ def random_feedback(name: str, weight: Tensor, seed: int) -> Tensor:
 
 
 class OutputError:
-    """The gradient at a model's output in the present backward pass."""
+    """Record the gradient at a model's output in each backward pass."""
 
     def __init__(self, model: nn.Module) -> None:
         self.gradient: Tensor | None = None
-        self._hook = model.register_forward_hook(self._watch)
+        self._hook = model.register_forward_hook(self._watch_output)
 
     def remove(self) -> None:
-        """Stop watching."""
+        """Stop recording."""
         self._hook.remove()
 
-    def _watch(self, model: nn.Module, inputs: Any, output: Any) -> None:
+    def _watch_output(self, model: nn.Module, inputs: Any, output: Any) -> None:
         if not isinstance(output, Tensor):
             raise ValueError(
                 "direct feedback needs a model whose output is one tensor, not "
                 f"{type(output).__name__}"
             )
-        watched: Any = output
-        if watched.requires_grad:
-            watched.register_hook(self._keep)
+        logits: Any = output
+        if logits.requires_grad:
+            logits.register_hook(self._record)
 
-    def _keep(self, gradient: Tensor) -> None:
+    def _record(self, gradient: Tensor) -> None:
         self.gradient = gradient
 
 
 class DirectForward:
-    """The ``forward`` of a layer whose output gets its error from the model's output.
+    """The ``forward`` of a layer with direct feedback alignment (DFA).
 
-    The gradient arriving at the layer's output is replaced by ``e B``, e the gradient
-    at the logits and B random, uniform in [-1, 1) over the root of its columns: the
-    layer's own gradients use it, and the layers before it go on from there.
+    The gradient at the layer's output is replaced by ``e B``: ``e`` is the gradient at
+    the logits, ``B`` is uniform in [-1, 1) over the root of its number of columns. The
+    layer's own gradients and those of the layers before it are computed from ``e B``.
     """
 
     def __init__(self, layer: Any, name: str, error: OutputError, seed: int) -> None:
@@ -66,17 +66,18 @@ class DirectForward:
         self.feedback: Tensor | None = None
 
     def __call__(self, input: Tensor) -> Tensor:
-        """Compute the output as always, and watch for its error."""
+        """Compute the output as the stock layer does, and replace its gradient."""
         outputs: Any = type(self.layer).forward(self.layer, input)
         if outputs.requires_grad:
-            outputs.register_hook(self._replace)
-        plain: Tensor = outputs
-        return plain
+            outputs.register_hook(self._direct_error)
+        result: Tensor = outputs
+        return result
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # A copy or a pickle of the layer has the plain forward.
         return getattr, (self.layer, "forward")
 
-    def _replace(self, gradient: Tensor) -> Tensor:
+    def _direct_error(self, gradient: Tensor) -> Tensor:
         error = self.error.gradient
         if error is None or error.dim() != 2 or len(error) != len(gradient):
             raise ValueError(
@@ -84,16 +85,16 @@ class DirectForward:
                 f"after layer {self.name!r}"
             )
         if self.feedback is None:
-            self.feedback = self._random(error.shape[1], gradient[0].numel())
+            self.feedback = self._draw_feedback(error.shape[1], gradient[0].numel())
         direct = error @ self.feedback.to(error)
         return direct.reshape(gradient.shape).to(gradient.dtype)
 
-    def _random(self, classes: int, size: int) -> Tensor:
+    def _draw_feedback(self, classes: int, size: int) -> Tensor:
         uniform = torch.rand(classes, size, generator=_generator(self.name, self.seed))
         return (2 * uniform - 1) / math.sqrt(size)
 
 
 def _generator(name: str, seed: int) -> torch.Generator:
-    # On the CPU, so that every machine draws the same numbers. Its generator looks at
-    # the lower 32 bits of a seed.
+    # On the CPU, so that every machine draws the same numbers. Its generator uses only
+    # the lower 32 bits of a seed, and a CRC has 32 bits.
     return torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))

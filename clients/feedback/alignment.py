@@ -1,4 +1,4 @@
-"""Feedback alignment on any model, for the length of a ``with`` block."""
+"""Feedback alignment of any model, inside a ``with`` block."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.utils.prune import BasePruningMethod
-from torch.nn.utils.spectral_norm import SpectralNorm
-from torch.nn.utils.weight_norm import WeightNorm
 
+from .._torch_compat import weight_from_hooks
+from ..model_state import evaluation_mode
 from .ablations import DirectForward, OutputError, random_feedback
-from .forward import FeedbackForward
+from .aligned_layer import FeedbackForward
 from .layers import eligible_layers
 
-__all__ = ["FEEDBACKS", "SCALINGS", "feedback_alignment", "held_scales"]
+__all__ = ["FEEDBACKS", "SCALINGS", "feedback_alignment", "fixed_scales"]
 
 FEEDBACKS = ("global", "random", "dfa")
 SCALINGS = ("tensor", "channel", "none")
@@ -33,25 +32,27 @@ def feedback_alignment(
     """Let the named layers propagate the error with the weights they have on entry.
 
     Inside the block a named layer computes its output, and the gradients of its weight
-    and bias, as always; the gradient of its *input* goes through ``B``, the weight it
-    had on entry, rescaled to the norm of its present weight (paper, Section 4.1). On
-    exit the model is as it was. No layer, or no step: plain backpropagation.
+    and bias, as before. The gradient of its *input* goes through ``B``: the weight it
+    had on entry, rescaled to the norm of its current weight (paper, Section 4.1). On
+    exit the layers are plain again. Without layers, or before the first step, this is
+    backpropagation.
 
     Parameters
     ----------
     model : nn.Module
-        Any model. Enter with the received global weights loaded.
+        Any model. It must hold the received global weights on entry.
     layers : Iterable[str]
         Names as in ``model.named_modules()``; see :func:`~.layers.eligible_layers`.
     feedback : str (default: "global")
-        Where ``B`` comes from: ``"global"``, the weight on entry. The ablations of the
-        paper: ``"random"``, drawn from the seed, with the norm of the weight;
-        ``"dfa"``, the error at the model's output, sent to the layer's output directly.
+        Where ``B`` comes from. ``"global"`` is the weight on entry. The others are
+        ablations of the paper: ``"random"`` draws ``B`` from the seed, with the norm of
+        the weight; ``"dfa"`` sends the error at the model's output directly to the
+        layer's output.
     scaling : str (default: "tensor")
-        ``"tensor"``: ``B`` has the norm of the present weight (the paper);
+        ``"tensor"``: ``B`` has the norm of the current weight (the paper);
         ``"channel"``: the same for each output channel; ``"none"``: no rescaling.
     seed : int (default: 0)
-        Of the random feedback; all clients must have the same.
+        Seed of random and direct feedback; it must be the same on all clients.
 
     Raises
     ------
@@ -66,16 +67,16 @@ def feedback_alignment(
         raise ValueError(f"scaling {scaling!r} is unknown; allowed: {SCALINGS}")
     names = list(dict.fromkeys(layers))
     eligible = eligible_layers(model)
-    if wrong := [name for name in names if name not in eligible]:
+    if unusable := [name for name in names if name not in eligible]:
         raise ValueError(
-            f"no feedback alignment for layer {', '.join(map(repr, wrong))}: unknown, "
-            "not eligible, or already aligned; "
+            f"no feedback alignment for layer {', '.join(map(repr, unusable))}: "
+            "unknown, not eligible, or already aligned; "
             f"eligible layers: {', '.join(map(repr, eligible)) or 'none'}"
         )
     if feedback == "dfa" and eligible and eligible[-1] in names:
         raise ValueError(
-            f"no direct feedback for layer {eligible[-1]!r}: it is the model's last, "
-            "whose error is the output's own"
+            f"no direct feedback for layer {eligible[-1]!r}: it is the model's last "
+            "layer and receives the output's error anyway; leave it out"
         )
     with ExitStack() as stack:
         if feedback == "dfa" and names:
@@ -91,60 +92,51 @@ def feedback_alignment(
                 if feedback == "random":
                     weight = random_feedback(name, weight, seed)
                 forward = FeedbackForward(layer, weight, scaling)
-            stack.enter_context(_attached(layer, forward))
+            stack.enter_context(_replaced_forward(layer, forward))
         yield
 
 
 @contextmanager
-def _attached(layer: nn.Module, forward: Any) -> Iterator[None]:
-    """Give a layer another ``forward`` for the length of the block."""
-    # An instance attribute hides the method of the class until it is deleted.
-    hidden = vars(layer).get("forward")
+def _replaced_forward(layer: nn.Module, forward: Any) -> Iterator[None]:
+    """Replace a layer's ``forward`` inside the block."""
+    # An instance attribute takes precedence over the class's method.
+    original = vars(layer).get("forward")
     vars(layer)["forward"] = forward
     try:
         yield
     finally:
-        if hidden is None:
+        if original is None:
             del vars(layer)["forward"]
         else:
-            vars(layer)["forward"] = hidden
+            vars(layer)["forward"] = original
 
 
 @contextmanager
-def held_scales(model: nn.Module) -> Iterator[None]:
-    """Keep the scale each aligned layer had when it was last used.
+def fixed_scales(model: nn.Module) -> Iterator[None]:
+    """Keep the scale that each aligned layer had in its last forward pass.
 
-    For a method that moves the weights for a moment: B follows the weights of the
-    step, not the moved ones.
+    For methods that perturb the weights for a moment: ``B`` is scaled to the weights of
+    the step, not to the perturbed ones.
     """
-    aligned = [vars(layer).get("forward") for layer in model.modules()]
-    forwards = [f for f in aligned if isinstance(f, FeedbackForward)]
+    forwards = [
+        forward
+        for layer in model.modules()
+        if isinstance(forward := vars(layer).get("forward"), FeedbackForward)
+    ]
     for forward in forwards:
-        forward.holds = True
+        forward.scale_is_fixed = True
     try:
         yield
     finally:
         for forward in forwards:
-            forward.holds = False
+            forward.scale_is_fixed = False
 
 
 def _weight_on_entry(layer: Any) -> Tensor:
     """Return a copy of the layer's weight without changing the layer."""
-    modes = [(module, module.training) for module in layer.modules()]
-    # In training mode reading a spectrally normalised weight would change its buffers.
-    layer.eval()
-    try:
-        weight: Tensor = layer.weight
-        for hook in layer._forward_pre_hooks.values():
-            # torch's older ways to derive a weight do so only when the layer is called.
-            if isinstance(hook, WeightNorm) and hook.name == "weight":
-                weight = hook.compute_weight(layer)
-            elif isinstance(hook, SpectralNorm) and hook.name == "weight":
-                weight = hook.compute_weight(layer, do_power_iteration=False)
-            elif isinstance(hook, BasePruningMethod) and hook._tensor_name == "weight":
-                pruned: Any = hook.apply_mask
-                weight = pruned(layer)
+    # In training mode, reading a spectrally normalised weight changes its buffers.
+    with evaluation_mode(layer):
+        weight: Tensor | None = weight_from_hooks(layer)
+        if weight is None:
+            weight = layer.weight
         return weight.detach().clone()
-    finally:
-        for module, training in modes:
-            module.training = training

@@ -1,13 +1,14 @@
-"""Autograd functions that send the error backwards through a feedback weight.
+"""Autograd functions that propagate the error through a feedback weight.
 
-Forwards they change nothing; backwards they give the input the gradient through the
-feedback weight ``B`` in place of the layer's own weight, while weight and bias get
-their true gradients. No gradient is computed twice or thrown away.
+The forward pass is unchanged. In the backward pass the input's gradient goes through
+the feedback weight ``B`` in place of the layer's own weight; weight and bias get their
+true gradients. No gradient is computed twice or thrown away.
 
-``B = scale * feedback`` (paper, adaptive scaling). The scale is applied to the weight
-in the backward pass: the weight is smaller than the activations, and nothing is stored.
+``B = scale * feedback`` (paper, adaptive scaling). The product is computed in the
+backward pass, where it is cheap, since a weight is smaller than the activations, and
+need not be stored.
 
-The file needs only torch and can be copied on its own.
+This file needs only torch and can be copied on its own.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ _CONVOLUTIONS: dict[int, Any] = {1: torch.conv1d, 2: torch.conv2d, 3: torch.conv
 
 
 def scaled(feedback: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return ``B`` in the precision of the incoming gradient (autocast)."""
+    """Return ``B`` in the precision of the incoming gradient, which autocast sets."""
     if scale is not None:
         feedback = feedback * scale
     return feedback.to(dtype)
 
 
 class LinearFeedback(torch.autograd.Function):
-    """Join input and output of ``y = x @ w.T + b``; the error returns as ``g @ B``.
+    """Join input and output of ``y = x @ w.T + b``; the input's gradient is ``g @ B``.
 
-    ``outputs`` come from the stock layer and a *detached* input: autograd derives the
-    gradients of weight and bias from them and nothing else.
+    ``outputs`` must come from the stock layer with a *detached* input, so that autograd
+    derives only the gradients of weight and bias from them.
     """
 
     @staticmethod
@@ -46,9 +47,9 @@ class LinearFeedback(torch.autograd.Function):
         feedback: Tensor,
         scale: Tensor | None,
     ) -> Tensor:
-        """Hand on ``outputs``; remember ``feedback`` (out, in) and its ``scale``."""
+        """Return ``outputs``; save ``feedback``, of shape (out, in), and ``scale``."""
         ctx.save_for_backward(feedback, scale)
-        # A detached alias and not a view: an in-place activation may follow.
+        # A detached alias, not a view: an in-place activation may follow.
         return outputs.detach()
 
     @staticmethod
@@ -59,14 +60,14 @@ class LinearFeedback(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             feedback, scale = ctx.saved_tensors
             weight = scaled(feedback, scale, grad.dtype)
-            # As one matrix: a batched product would repeat B for every sample.
+            # One matrix product: a batched one would copy B for every sample.
             rows = grad.reshape(-1, weight.shape[0]) @ weight
             grad_inputs = rows.reshape(*grad.shape[:-1], weight.shape[1])
         return grad_inputs, grad, None, None
 
 
 class ConvFeedback(torch.autograd.Function):
-    """A convolution of any dimension, stride and groups; the error returns via B."""
+    """A convolution of 1 to 3 dimensions; the input's gradient goes through ``B``."""
 
     @staticmethod
     def forward(
@@ -81,7 +82,7 @@ class ConvFeedback(torch.autograd.Function):
         dilation: Sequence[int],
         groups: int,
     ) -> Tensor:
-        """Convolve with ``weight``; remember ``feedback`` and its ``scale``."""
+        """Convolve with ``weight``; save ``feedback`` and its ``scale``."""
         ctx.save_for_backward(inputs, feedback, scale)
         ctx.bias_sizes = None if bias is None else bias.shape
         ctx.geometry = (stride, padding, dilation, False, [0] * len(stride), groups)
@@ -93,12 +94,12 @@ class ConvFeedback(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the feedback gradient for the input, the true ones for the others."""
-        # Read once: under activation checkpointing a second look is an error.
+        """Return the input's feedback gradient, the others' true ones."""
+        # Read once: under activation checkpointing a second read is an error.
         inputs, feedback, scale = ctx.saved_tensors
-        # The primitive that autograd itself uses, with B in the weight's place: the
-        # same kernels as backpropagation, hence the same bits when B is the weight. The
-        # gradients of weight and bias do not depend on the weight.
+        # The primitive that autograd itself uses, with B in the weight's place. The
+        # kernels are those of backpropagation, so the bits agree when B is the weight.
+        # The gradients of weight and bias do not depend on the weight.
         gradients = torch.ops.aten.convolution_backward(
             grad,
             inputs,

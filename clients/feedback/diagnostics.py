@@ -1,4 +1,4 @@
-"""How far feedback alignment is from backpropagation, layer by layer."""
+"""Measure how far feedback alignment is from backpropagation, layer by layer."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from ..buffers import kept_buffers, running_statistics_if
-from .forward import FeedbackForward
+from ..model_state import preserved_buffers, use_running_statistics
+from .aligned_layer import FeedbackForward
 
 __all__ = ["ANGLE", "ERROR", "feedback_diagnostics"]
 
@@ -24,58 +24,62 @@ def feedback_diagnostics(
     targets: Tensor,
     loss: Callable[[Tensor, Tensor], Tensor],
 ) -> dict[str, float]:
-    """Measure the alignment of the aligned layers on one batch.
+    """Measure angle and gradient error of the aligned layers on one batch.
 
-    Call it inside :func:`~.alignment.feedback_alignment`. The model keeps its weights,
-    statistics, gradients and random state.
+    Call it inside :func:`~.alignment.feedback_alignment`. It does not change the
+    model's weights, statistics and gradients, nor the random state.
 
     Parameters
     ----------
     model : nn.Module
-        The model, somewhere in its local training.
+        The model, at any time during its local training.
     layers : Sequence[str]
         The aligned layers.
     inputs, targets : Tensor
         The batch.
     loss : Callable[[Tensor, Tensor], Tensor]
-        Of outputs and targets. The trainers give theirs, without what a method adds
-        beside it (MOON's contrast) and at the present weights (FedSOL's are moved).
+        Loss of outputs and targets. The trainers pass their own :meth:`loss`, so terms
+        that a method adds elsewhere (MOON's contrast) are not part of it, and the
+        weights are not perturbed (FedSOL).
 
     Returns
     -------
     dict[str, float]
-        ``fa-angle/<layer>``: degrees between ``B`` and the layer's present weight; left
-        out for direct feedback, which has no such ``B``. ``fa-error/<layer>``: with
-        alignment in this layer alone, ``|g_B - g| / |g|``, the norms being over the
-        gradients of all parameters (the paper's G, relative); 0 where ``g`` is.
+        ``fa-angle/<layer>``: degrees between ``B`` and the layer's current weight; not
+        for direct feedback, whose ``B`` has another shape. ``fa-error/<layer>``:
+        ``|g_B - g| / |g|`` with alignment in this layer alone, where ``g`` are the
+        gradients of all parameters (the paper's G, relative); 0 if ``g`` is 0.
     """
     layers = list(dict.fromkeys(layers))
     if not layers:
         return {}
     forwards = {x: vars(model.get_submodule(x)).get("forward") for x in layers}
     if plain := [name for name, forward in forwards.items() if forward is None]:
-        raise ValueError(f"layer {plain[0]!r} is not aligned; use it inside the block")
-    measured: dict[str, float] = {}
-    with kept_buffers(model):
-        with _aligned_only(model, layers, ()):
+        raise ValueError(
+            f"layer {plain[0]!r} is not aligned; call feedback_diagnostics inside "
+            "feedback_alignment"
+        )
+    metrics: dict[str, float] = {}
+    with preserved_buffers(model):
+        with _aligned_only(model, layers, None):
             true = _gradients(model, inputs, targets, loss)
-        size = _norm(true)
+        true_norm = _norm(true)
         for name, forward in forwards.items():
             if isinstance(forward, FeedbackForward):
-                measured[f"{ANGLE}/{name}"] = _angle(forward)
-            with _aligned_only(model, layers, (name,)):
+                metrics[f"{ANGLE}/{name}"] = _angle(forward)
+            with _aligned_only(model, layers, name):
                 aligned = _gradients(model, inputs, targets, loss)
-            apart = _norm([a - b for a, b in zip(aligned, true, strict=True)])
-            measured[f"{ERROR}/{name}"] = apart / size if size != 0 else 0.0
-    return measured
+            error = _norm([a - b for a, b in zip(aligned, true, strict=True)])
+            metrics[f"{ERROR}/{name}"] = error / true_norm if true_norm != 0 else 0.0
+    return metrics
 
 
 @contextmanager
 def _aligned_only(
-    model: nn.Module, layers: Sequence[str], kept: Sequence[str]
+    model: nn.Module, layers: Sequence[str], aligned: str | None
 ) -> Iterator[None]:
-    """Let only the ``kept`` ones of the aligned layers be aligned."""
-    plain = [vars(model.get_submodule(name)) for name in layers if name not in kept]
+    """Make all of ``layers`` plain, except for the one named ``aligned``."""
+    plain = [vars(model.get_submodule(name)) for name in layers if name != aligned]
     forwards = [attributes.pop("forward") for attributes in plain]
     try:
         yield
@@ -93,11 +97,11 @@ def _gradients(
     """Return the gradients of all trainable parameters."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     devices = [inputs.device] if inputs.device.type == "cuda" else []
-    # The same dropout in all passes, and the caller's afterwards.
+    # All passes have the same dropout, and the caller's random state is restored.
     with (
         torch.random.fork_rng(devices),
-        running_statistics_if(len(inputs) == 1, model),
-        kept_buffers(model),
+        use_running_statistics(model, enabled=len(inputs) == 1),
+        preserved_buffers(model),
     ):
         value = loss(model(inputs), targets)
         gradients = torch.autograd.grad(value, parameters, allow_unused=True)
@@ -118,8 +122,8 @@ def _angle(forward: FeedbackForward) -> float:
     scale = forward.scale_for(weight)
     feedback = forward.feedback.double() * (1.0 if scale is None else scale)
     weight = weight.double()
-    # By chords: the arc cosine of a number near 1 has half its digits.
-    one = feedback * torch.linalg.vector_norm(weight)
-    other = weight * torch.linalg.vector_norm(feedback)
-    apart, along = (torch.linalg.vector_norm(t) for t in (one - other, one + other))
-    return float(torch.rad2deg(2 * torch.atan2(apart, along)))
+    # From chord lengths: the arc cosine of a number near 1 loses half of the digits.
+    a = feedback * torch.linalg.vector_norm(weight)
+    b = weight * torch.linalg.vector_norm(feedback)
+    difference, total = (torch.linalg.vector_norm(t) for t in (a - b, a + b))
+    return float(torch.rad2deg(2 * torch.atan2(difference, total)))

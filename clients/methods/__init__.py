@@ -1,1 +1,1 @@
-"""The federated methods, client side: one file each."""
+"""The client side of the federated methods: one file for each, plus shared helpers."""

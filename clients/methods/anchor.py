@@ -1,16 +1,18 @@
-"""Gradient edits that are relative to the received weights, in a few calls a step."""
+"""The received weights, as reference for gradient edits (FedProx, FedDyn, SCAFFOLD)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor, _foreach_add_, _foreach_sub, nn
+from torch import Tensor, nn
+
+from .._torch_compat import foreach_add_, foreach_sub
 
 __all__ = ["Anchor"]
 
 
 class Anchor:
-    """The parameters of a model as they are now; the trainable ones only."""
+    """A copy ``W`` of a model's trainable parameters ``w``, made when it is created."""
 
     def __init__(self, model: nn.Module) -> None:
         named = [(k, p) for k, p in model.named_parameters() if p.requires_grad]
@@ -19,12 +21,12 @@ class Anchor:
         self.values: list[Any] = [p.detach().clone() for p in self.parameters]
 
     def pull(self, strength: float) -> None:
-        """Add ``strength (w - W)`` to the gradients; 0 leaves their bits alone."""
+        """Add ``strength (w - W)`` to the gradients; 0 does not change their bits."""
         if strength != 0:
-            self.add(_foreach_sub(self.parameters, self.values), strength)
+            self.add(foreach_sub(self.parameters, self.values), strength)
 
     def add(self, tensors: list[Tensor] | tuple[Tensor, ...], factor: float) -> None:
-        """Add tensors, one for each parameter, to the gradients there are."""
+        """Add ``factor`` times one tensor per parameter to the gradients that exist."""
         pairs = [
             (p.grad, t)
             for p, t in zip(self.parameters, tensors, strict=True)
@@ -32,9 +34,9 @@ class Anchor:
         ]
         if pairs:
             grads, terms = map(list, zip(*pairs, strict=True))
-            _foreach_add_(grads, terms, alpha=factor)
+            foreach_add_(grads, terms, alpha=factor)
 
-    def moved(self) -> dict[str, Tensor]:
+    def update(self) -> dict[str, Tensor]:
         """Return ``w - W`` of each parameter."""
-        apart = _foreach_sub([p.detach() for p in self.parameters], self.values)
-        return dict(zip(self.names, apart, strict=True))
+        differences = foreach_sub([p.detach() for p in self.parameters], self.values)
+        return dict(zip(self.names, differences, strict=True))

@@ -1,4 +1,4 @@
-"""FedACG (Kim et al., CVPR 2024): FedProx around the look-ahead that was received."""
+"""FedACG (Kim et al., CVPR 2024): FedProx around the received look-ahead."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ __all__ = ["FedACGTrainer"]
 
 
 class FedACGTrainer(FedProxTrainer):
-    """Add ``beta (w - W)`` to the gradient, W being the look-ahead."""
+    """Add ``beta (w - W)`` to the gradient, where W is the look-ahead."""
 
     key = "fedacg-beta"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..trainer import LocalTrainer
-from .counts import class_counts
+from .fedrs import class_counts
 
 __all__ = ["FedLCTrainer"]
 
@@ -13,13 +13,14 @@ __all__ = ["FedLCTrainer"]
 class FedLCTrainer(LocalTrainer):
     """Subtract ``tau n_c^(-1/4)`` from each logit before an ordinary softmax.
 
-    The published loss leaves the true class out of the denominator, which is unbounded
-    below; all implementations keep it. A missing class has the logit minus infinity:
-    the softmax is over the present classes for every tau > 0. tau = 0 is FedAvg.
+    The published loss omits the true class from the denominator, which makes it
+    unbounded below; all implementations keep that class, and so does this one. A
+    missing class has the logit minus infinity, so for every tau > 0 the softmax is over
+    the classes that this client has. tau = 0 is FedAvg.
     """
 
     def begin(self, inputs: Tensor, targets: Tensor) -> None:
-        """Count the classes in all of the local data."""
+        """Keep all local targets, whose classes are counted with the first logits."""
         self.tau = self.number("fedlc-tau")
         self.targets = targets
         self.shift: Tensor | None = None

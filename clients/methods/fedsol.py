@@ -10,9 +10,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..buffers import kept_buffers
-from ..feedback.alignment import held_scales
-from ..head import features_of, head_of
+from .._torch_compat import (
+    foreach_add_,
+    foreach_copy_,
+    foreach_mul,
+    foreach_mul_,
+    foreach_norm,
+    foreach_sub,
+)
+from ..feedback.alignment import fixed_scales
+from ..head import capture_features, classifier_head
+from ..model_state import preserved_buffers
 from ..trainer import LocalTrainer
 from .frozen import FrozenOutputs
 
@@ -26,21 +34,23 @@ SMALLEST_NORM = 1e-8
 
 
 class FedSOLTrainer(LocalTrainer):
-    """Take the loss's gradient where the *proximal* loss is a little higher.
+    """Compute the loss's gradient at weights where the *proximal* loss is higher.
 
-    Per batch: ``g_p``, the gradient of ``KL(received | local)`` at temperature 3; then
-    the gradient of the cross-entropy at ``w + rho L g_p / |g_p|``; then one step from
-    w. ``L`` is 1 (``fixed``) or ``|w - W|`` over its norm along the first axis
-    (``adaptive``, as in the authors' code). Nothing is perturbed in the first step of a
-    round, where w is W and g_p at most rounding, nor where ``|g_p|`` is below 1e-8.
-    ``part = "head"`` perturbs the head only, and runs the body once. rho = 0 is FedAvg.
+    For each batch: ``g_p``, the gradient of ``KL(received | local)`` at temperature 3;
+    then the gradient of the cross-entropy at ``w + e`` with ``e = rho L g_p / |g_p|``;
+    then one step from w. ``L`` is 1 (``fixed``) or ``|w - W|`` over its norm along the
+    first axis (``adaptive``, as in the authors' code). The first step of a round is not
+    perturbed: there w is W, and g_p is zero up to rounding. Nor is any step with
+    ``|g_p|`` below 1e-8. ``part = "head"`` perturbs the head only and runs the body
+    once. rho = 0 is FedAvg.
 
-    BatchNorm's statistics see the first pass only. Both passes have the same dropout.
-    Layers with feedback alignment have it in both passes, scaled to w, not to w + e.
+    Only the first pass updates BatchNorm's statistics. Both passes have the same
+    dropout. Feedback alignment acts in both passes, with ``B`` scaled to w, not to
+    w + e.
     """
 
     def begin(self, inputs: Tensor, targets: Tensor) -> None:
-        """Keep the received model for its logits."""
+        """Copy the received weights, and compute the received model's logits."""
         self.rho = self.number("fedsol-rho")
         self.adaptive = self.choice("fedsol-variant", VARIANTS) == "adaptive"
         self.head_only = self.choice("fedsol-part", PARTS) == "head"
@@ -50,22 +60,23 @@ class FedSOLTrainer(LocalTrainer):
             and self.settings.feedback == "dfa"
         ):
             raise ValueError(
-                "fedsol-part 'head' runs the head alone a second time, without the "
-                "output whose error feedback 'dfa' needs; use 'all'"
+                "fedsol-part 'head' runs only the head in the second pass, but "
+                "feedback 'dfa' needs the error at the model's output; use "
+                "fedsol-part 'all'"
             )
-        part = head_of(self.model) if self.head_only else self.model
+        part = classifier_head(self.model) if self.head_only else self.model
         self.perturbed: list[Any] = [p for p in part.parameters() if p.requires_grad]
         self.received_weights = [p.detach().clone() for p in self.perturbed]
         self.active = self.rho != 0 and bool(self.perturbed)
         self.at_received = True
         if self.active:
-            self.anchor_logits = FrozenOutputs(
+            self.received_logits = FrozenOutputs(
                 self.model, _logits, inputs, augmented=self.augmented
             )
             self.devices = [inputs.device] if inputs.device.type == "cuda" else []
 
     def compute_gradients(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Fill the gradients with those at the perturbed weights."""
+        """Fill the gradients with those of the loss at the perturbed weights."""
         if not self.active or self.at_received:
             self.at_received = False
             return super().compute_gradients(inputs, targets)
@@ -74,51 +85,53 @@ class FedSOLTrainer(LocalTrainer):
         with torch.random.fork_rng(self.devices):
             proximal = self._proximal_gradients(inputs, self.model(inputs))
         with (
-            held_scales(self.model),
-            kept_buffers(self.model),
-            self._perturbation(proximal),
+            fixed_scales(self.model),
+            preserved_buffers(self.model),
+            self._perturbed_weights(proximal),
         ):
             return super().compute_gradients(inputs, targets)
 
     def _head_gradients(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        head = head_of(self.model)
-        states: list[Any] = []
-        answers: list[Tensor] = []
+        """Run the body once and the head twice, the second time perturbed."""
+        head = classifier_head(self.model)
+        random_states: list[Any] = []
+        head_outputs: list[Tensor] = []
         hooks = [
             head.register_forward_pre_hook(
-                lambda *_: states.append(_random_state(self.devices))
+                lambda *_: random_states.append(_random_state(self.devices))
             ),
-            head.register_forward_hook(lambda *args: answers.append(args[-1])),
+            head.register_forward_hook(lambda *args: head_outputs.append(args[-1])),
         ]
         try:
-            with features_of(self.model) as seen:
+            with capture_features(self.model) as captured:
                 logits = self.model(inputs)
         finally:
             for hook in hooks:
                 hook.remove()
-        if len(answers) != 1 or answers[0] is not logits:
+        if len(head_outputs) != 1 or head_outputs[0] is not logits:
             raise ValueError(
                 "fedsol-part 'head' needs a model whose output is that of its head, "
-                f"called once; {type(self.model).__name__}'s is not: use 'all'"
+                f"called once; that is not so for {type(self.model).__name__}: use "
+                "fedsol-part 'all'"
             )
         proximal = self._proximal_gradients(inputs, logits)
         with (
-            held_scales(head),
-            kept_buffers(head),
-            self._perturbation(proximal),
+            fixed_scales(head),
+            preserved_buffers(head),
+            self._perturbed_weights(proximal),
             torch.random.fork_rng(self.devices),
         ):
-            # The head again, from the same features with the same dropout.
-            _set_random_state(states[0], self.devices)
-            loss = self.loss(head(seen[0].clone()), targets)
+            # The second pass has the same features and the same dropout.
+            _set_random_state(random_states[0], self.devices)
+            loss = self.loss(head(captured[0].clone()), targets)
             loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
     def _proximal_gradients(self, inputs: Tensor, logits: Tensor) -> list[Tensor]:
-        received = self.anchor_logits.of(self.batch, inputs) / DISTILLATION_TEMPERATURE
+        received = self.received_logits.for_batch(self.batch, inputs)
         divergence = functional.kl_div(
             functional.log_softmax(logits / DISTILLATION_TEMPERATURE, 1),
-            functional.softmax(received, 1),
+            functional.softmax(received / DISTILLATION_TEMPERATURE, 1),
             reduction="batchmean",
         )
         gradients = torch.autograd.grad(divergence, self.perturbed, allow_unused=True)
@@ -128,23 +141,24 @@ class FedSOLTrainer(LocalTrainer):
         ]
 
     @contextmanager
-    def _perturbation(self, gradients: list[Tensor]) -> Iterator[None]:
+    def _perturbed_weights(self, gradients: list[Tensor]) -> Iterator[None]:
+        """Add ``rho L g_p / |g_p|`` to the weights inside the block."""
         saved = [p.detach().clone() for p in self.perturbed]
-        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-        # On the device: whether the norm is large enough need not be known here.
-        size = torch.where(norm >= SMALLEST_NORM, self.rho / (norm + 1e-12), 0.0)
-        steps: Any = torch._foreach_mul(gradients, size)
+        norm = torch.linalg.vector_norm(torch.stack(foreach_norm(gradients)))
+        # Decided on the device, so that a GPU need not wait for the norm.
+        factor = torch.where(norm >= SMALLEST_NORM, self.rho / (norm + 1e-12), 0.0)
+        perturbation: Any = foreach_mul(gradients, factor)
         if self.adaptive:
-            moved = torch._foreach_sub(saved, self.received_weights)
-            torch._foreach_mul_(steps, [_share(d) for d in moved])
+            updates = foreach_sub(saved, self.received_weights)
+            foreach_mul_(perturbation, [_normalised(update) for update in updates])
         with torch.no_grad():
-            torch._foreach_add_(self.perturbed, steps)
+            foreach_add_(self.perturbed, perturbation)
         try:
             yield
         finally:
-            # Copied back, not subtracted: the same bits.
+            # Copied, not subtracted, so that the weights have the same bits again.
             with torch.no_grad():
-                torch._foreach_copy_(self.perturbed, saved)
+                foreach_copy_(self.perturbed, saved)
 
 
 def _logits(model: nn.Module, inputs: Tensor) -> Tensor:
@@ -152,9 +166,9 @@ def _logits(model: nn.Module, inputs: Tensor) -> Tensor:
     return logits
 
 
-def _share(moved: Tensor) -> Tensor:
-    """Return ``|d|`` over its norm along the first axis; 0 where that is 0."""
-    sizes = moved.abs()
+def _normalised(update: Tensor) -> Tensor:
+    """Return ``|d|`` over its norm along the first axis; 0 where the norm is 0."""
+    sizes = update.abs()
     norms = torch.linalg.vector_norm(sizes, dim=0, keepdim=True)
     return torch.where(norms > 0, sizes / norms, 0.0)
 

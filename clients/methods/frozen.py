@@ -1,39 +1,39 @@
-"""What a model that is not trained says about the local samples."""
+"""Outputs of a frozen model for the local samples (MOON, FedSOL)."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from ..buffers import kept_buffers
+from ..model_state import evaluation_mode, preserved_buffers
 
 __all__ = ["FrozenOutputs"]
 
-BATCH = 512
+BATCH_SIZE = 512
 
 Output = Callable[[nn.Module, Tensor], Tensor]
 
 
 class FrozenOutputs:
-    """The outputs of a model as it is now, for any batch of the local samples.
+    """The outputs of a model with its current weights, for any batch of local samples.
 
-    Computed for all samples at once and looked up, or, where the samples are augmented
-    and never the same again, batch by batch. In evaluation mode and without gradients.
+    They are computed once for all samples and looked up. With augmentation, where no
+    input occurs twice, they are computed batch by batch with a copy of the model. Both
+    in evaluation mode and without gradients.
 
     Parameters
     ----------
     model : nn.Module
-        The model; left as it is, and free to be trained afterwards.
+        The model. It is not changed and may be trained afterwards.
     output : Callable[[nn.Module, Tensor], Tensor]
-        What is computed from the model and a batch: one row a sample.
+        Computes one row for each sample from the model and a batch.
     samples : Tensor
         All local samples.
     augmented : bool
-        Whether the samples change from step to step.
+        Whether augmentation changes the samples from step to step.
     """
 
     def __init__(
@@ -44,26 +44,16 @@ class FrozenOutputs:
         if augmented:
             self._model = copy.deepcopy(model).eval().requires_grad_(False)
             return
-        with _evaluating(model), kept_buffers(model), torch.no_grad():
-            batches = torch.split(samples, BATCH)
-            self._known = torch.cat([output(model, batch) for batch in batches])
+        with evaluation_mode(model), preserved_buffers(model), torch.no_grad():
+            batches = torch.split(samples, BATCH_SIZE)
+            self._outputs = torch.cat([output(model, batch) for batch in batches])
 
-    def of(self, batch: Tensor, inputs: Tensor) -> Tensor:
-        """Return the outputs for a batch, given its samples' places and its inputs."""
+    def for_batch(self, batch: Tensor, inputs: Tensor) -> Tensor:
+        """Return the outputs for a batch, given its sample indices and its inputs."""
         if self._model is None:
-            return self._known[batch]
-        with torch.inference_mode():  # the cheapest there is ...
+            return self._outputs[batch]
+        # Inference mode is the cheapest, but autograd accepts only a clone of what was
+        # computed in it.
+        with torch.inference_mode():
             outputs = self._output(self._model, inputs)
-        return outputs.clone()  # ... but autograd takes nothing that was made in it
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode; restore the mode of each of its modules."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
+        return outputs.clone()

@@ -12,21 +12,22 @@ __all__ = ["ScaffoldTrainer", "effective_steps"]
 
 
 class ScaffoldTrainer(LocalTrainer):
-    """Add ``c - c_i`` to the gradient; afterwards ``c_i += (W - w) / length - c``.
+    """Add ``c - c_i`` to the gradient; after the round ``c_i += (W - w) / length - c``.
 
-    The correction goes through SGD's momentum, so the step length is the learning rate
-    times the *effective* number of steps; with the plain number it diverges. c_i is
-    zero for a client without state.
+    The correction passes through SGD's momentum, so the step length is the learning
+    rate times the *effective* number of steps; with the plain number it diverges. c_i
+    is zero for a client without state.
     """
 
     def begin(self, inputs: Tensor, targets: Tensor) -> None:
-        """Take up both control variates."""
+        """Read the server's control variate c and this client's own, c_i."""
         self.anchor = Anchor(self.model)
         pairs = list(zip(self.anchor.names, self.anchor.values, strict=True))
-        self.control = [_like(self.received, name, value) for name, value in pairs]
-        self.own = [_like(self.received_state, name, value) for name, value in pairs]
+        self.server_control = [_or_zeros(self.received, *pair) for pair in pairs]
+        self.client_control = [_or_zeros(self.received_state, *pair) for pair in pairs]
         self.correction = [
-            c - own for c, own in zip(self.control, self.own, strict=True)
+            c - c_i
+            for c, c_i in zip(self.server_control, self.client_control, strict=True)
         ]
         self.corrects = any(bool(tensor.any()) for tensor in self.correction)
 
@@ -36,26 +37,26 @@ class ScaffoldTrainer(LocalTrainer):
             self.anchor.add(self.correction, 1.0)
 
     def report(self, steps: int) -> dict[str, float]:
-        """Tell the server the step length: it computes the change of c from it."""
+        """Report the step length, from which the server computes the change of c."""
         effective = effective_steps(steps, self.settings.momentum)
         self.length = self.settings.learning_rate * effective
         return {"step-length": self.length}
 
     def state(self) -> dict[str, Tensor]:
         """Return the new control variate of this client."""
-        moved = self.anchor.moved()
+        update = self.anchor.update()
         return {
-            name: own - c - moved[name] / self.length
-            for name, own, c in zip(
-                self.anchor.names, self.own, self.control, strict=True
+            name: c_i - c - update[name] / self.length
+            for name, c_i, c in zip(
+                self.anchor.names, self.client_control, self.server_control, strict=True
             )
         }
 
 
 def effective_steps(steps: int, momentum: float) -> float:
-    """Return how often heavy-ball SGD applies a constant gradient in so many steps.
+    """Return how often heavy-ball SGD applies a constant gradient in ``steps`` steps.
 
-    Without momentum: ``steps``.
+    Without momentum this is ``steps``.
     """
     if momentum == 0:
         return float(steps)
@@ -63,5 +64,6 @@ def effective_steps(steps: int, momentum: float) -> float:
     return (steps - lost) / (1 - momentum)
 
 
-def _like(tensors: dict[str, Tensor], name: str, value: Tensor) -> Tensor:
-    return tensors[name].to(value) if name in tensors else torch.zeros_like(value)
+def _or_zeros(tensors: dict[str, Tensor], name: str, like: Tensor) -> Tensor:
+    """Return a tensor by name in the dtype and on the device of ``like``, or zeros."""
+    return tensors[name].to(like) if name in tensors else torch.zeros_like(like)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from clients.head import features_of
+from clients.head import capture_features
 from flfa_app.results.metrics import METRICS
 from flfa_app.results.prediction_metrics import (
     Predictions,
@@ -51,7 +51,7 @@ def evaluate(
     loss = 0.0
     all_logits: list[Tensor] = []
     all_features: list[Tensor] = []
-    with features_of(model) as seen:
+    with capture_features(model) as seen:
         for batch, targets in _batches(images, labels):
             logits = model(batch)
             loss += float(functional.cross_entropy(logits, targets, reduction="sum"))

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from clients import TrainSettings
-from clients.trainer import CROPS
+from clients.trainer import AUGMENTATION_SEED
 
 
 def slow_augment(images: Tensor, kind: str, generator: torch.Generator) -> Tensor:
@@ -30,7 +30,7 @@ class Redrawn:
     def __init__(self, images: Tensor, settings: TrainSettings) -> None:
         self.images = images
         self.kind = settings.augmentation
-        self.crops = torch.Generator().manual_seed(settings.seed ^ CROPS)
+        self.crops = torch.Generator().manual_seed(settings.seed ^ AUGMENTATION_SEED)
 
     def __getitem__(self, batch: Tensor) -> Tensor:
         return slow_augment(self.images[batch], self.kind, self.crops)

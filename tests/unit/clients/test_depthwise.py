@@ -63,7 +63,7 @@ CLOSE = {torch.float32: 1e-6, torch.float64: 1e-14}
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the fast way wherever it is possible, also where it is the slower one."""
-    monkeypatch.setattr(depthwise, "_is_small", lambda *sizes: True)
+    monkeypatch.setattr(depthwise, "is_small_map", lambda *sizes: True)
 
 
 def is_fast(outputs: Tensor) -> bool:

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clients.head import features_of
-from clients.methods.frozen import BATCH, FrozenOutputs
+from clients.head import capture_features
+from clients.methods.frozen import BATCH_SIZE, FrozenOutputs
 from tests.unit.clients.cases import moved, same_bits
 from tests.unit.clients.methods.methods import bits, convnet, data, mlp, normed
 
@@ -21,7 +21,7 @@ def logits(model: nn.Module, inputs: Tensor) -> Tensor:
 
 
 def features(model: nn.Module, inputs: Tensor) -> Tensor:
-    with features_of(model) as seen:
+    with capture_features(model) as seen:
         model(inputs)
     return seen[0]
 
@@ -49,7 +49,7 @@ def test_the_outputs_are_the_models_in_evaluation_mode(
     model, (inputs, _) = used(net), data(dtype=torch.float64)
     frozen = FrozenOutputs(model, logits, inputs, augmented=augmented)
     for batch in (torch.tensor([3, 0, 21]), torch.tensor([7]), torch.arange(22)):
-        outputs = frozen.of(batch, inputs[batch])
+        outputs = frozen.for_batch(batch, inputs[batch])
         assert not outputs.requires_grad
         torch.testing.assert_close(
             outputs, by_hand(model, inputs[batch]), rtol=1e-12, atol=1e-14
@@ -66,8 +66,8 @@ def test_both_ways_are_equal_for_the_same_images(net: Any, output: Any) -> None:
         for augmented in (False, True)
     )
     everything = torch.arange(len(inputs))
-    outputs = known.of(everything, inputs)
-    assert torch.equal(outputs, new.of(everything, inputs))
+    outputs = known.for_batch(everything, inputs)
+    assert torch.equal(outputs, new.for_batch(everything, inputs))
     assert len(outputs) == len(inputs)
 
 
@@ -80,9 +80,9 @@ def test_looked_up_is_by_place_and_computed_is_by_inputs() -> None:
         for augmented in (False, True)
     )
     with torch.no_grad():
-        torch.testing.assert_close(known.of(batch, others), model(inputs[batch]))
-        assert torch.equal(new.of(batch, others), model(others))
-    assert not torch.equal(known.of(batch, others), new.of(batch, others))
+        torch.testing.assert_close(known.for_batch(batch, others), model(inputs[batch]))
+        assert torch.equal(new.for_batch(batch, others), model(others))
+    assert not torch.equal(known.for_batch(batch, others), new.for_batch(batch, others))
 
 
 @every_net
@@ -94,7 +94,7 @@ def test_training_afterwards_does_not_reach_them(net: Any, augmented: bool) -> N
     expected = by_hand(model, inputs)
     moved(model)
     model(10 * inputs)
-    outputs = frozen.of(torch.arange(22), inputs)
+    outputs = frozen.for_batch(torch.arange(22), inputs)
     torch.testing.assert_close(outputs, expected, rtol=1e-12, atol=1e-14)
     assert not torch.allclose(outputs, by_hand(model, inputs), rtol=1e-2)
 
@@ -113,7 +113,7 @@ def test_the_model_is_left_as_it_is(net: Any, augmented: bool) -> None:
     grads = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     random = torch.get_rng_state()
     frozen = FrozenOutputs(model, features, inputs, augmented=augmented)
-    frozen.of(torch.tensor([1, 2]), inputs[1:3])
+    frozen.for_batch(torch.tensor([1, 2]), inputs[1:3])
     assert [m.training for m in model.modules()] == modes
     assert [p.requires_grad for p in model.parameters()] == flags
     assert same_bits(bits(model), before)
@@ -130,18 +130,18 @@ def test_modes_come_back_after_an_error(augmented: bool) -> None:
     modes = [m.training for m in model.modules()]
     wrong = torch.randn(3, 5)
     with pytest.raises(RuntimeError):
-        FrozenOutputs(model, logits, wrong, augmented=augmented).of(
+        FrozenOutputs(model, logits, wrong, augmented=augmented).for_batch(
             torch.arange(3), wrong
         )
     assert [m.training for m in model.modules()] == modes
 
 
 def test_more_samples_than_a_portion_keep_their_order() -> None:
-    model, inputs = mlp().double(), torch.randn(2 * BATCH + 3, 6).double()
+    model, inputs = mlp().double(), torch.randn(2 * BATCH_SIZE + 3, 6).double()
     frozen = FrozenOutputs(model, logits, inputs, augmented=False)
-    batch = torch.tensor([2 * BATCH + 2, BATCH, BATCH - 1, 0])
+    batch = torch.tensor([2 * BATCH_SIZE + 2, BATCH_SIZE, BATCH_SIZE - 1, 0])
     torch.testing.assert_close(
-        frozen.of(batch, inputs[batch]),
+        frozen.for_batch(batch, inputs[batch]),
         by_hand(model, inputs[batch]),
         rtol=1e-12,
         atol=1e-14,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from clients import feedback_alignment
-from clients.feedback import forward
+from clients.feedback import aligned_layer
 from tests.unit.clients.cases import (
     conv,
     conv_input,
@@ -67,13 +67,13 @@ def test_it_gives_the_bits_of_the_autograd_function_under_autocast(
 
 def function_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     calls: list[str] = []
-    apply = forward._apply
+    apply = aligned_layer._apply
 
     def noted(function, *args) -> Tensor:
         calls.append(function.__name__)
         return apply(function, *args)
 
-    monkeypatch.setattr(forward, "_apply", noted)
+    monkeypatch.setattr(aligned_layer, "_apply", noted)
     return calls
 
 

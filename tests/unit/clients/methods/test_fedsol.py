@@ -190,7 +190,7 @@ def test_the_received_logits_are_of_evaluation_mode() -> None:
     assert torch.equal(torch.get_rng_state(), random)
     assert [m.training for m in model.modules()] == modes
     assert same_bits(bits(model), before)
-    anchor = trainer.anchor_logits.of(torch.arange(len(inputs)), inputs)
+    anchor = trainer.received_logits.for_batch(torch.arange(len(inputs)), inputs)
     with torch.no_grad():
         assert torch.equal(anchor, copy.deepcopy(model).eval()(inputs))
 

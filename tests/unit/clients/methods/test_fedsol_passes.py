@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from clients import LocalTrainer, TrainSettings, feedback_alignment
-from clients.feedback.alignment import held_scales
+from clients.feedback.alignment import fixed_scales
 from clients.methods.fedsol import FedSOLTrainer
 from tests.unit.clients.cases import moved, same_bits
 from tests.unit.clients.methods.methods import (
@@ -158,12 +158,12 @@ def test_held_scales_are_those_of_the_last_use() -> None:
         moved(model)
         held = model[1].weight.detach().clone()
         torch.testing.assert_close(hidden_gradient(), expected(held))
-        with held_scales(model):
+        with fixed_scales(model):
             moved(model)
             torch.testing.assert_close(hidden_gradient(), expected(held))
             assert not torch.allclose(expected(held), expected(model[1].weight))
         torch.testing.assert_close(hidden_gradient(), expected(model[1].weight))
-        with pytest.raises(ArithmeticError), held_scales(model):
+        with pytest.raises(ArithmeticError), fixed_scales(model):
             raise ArithmeticError
         moved(model)
         torch.testing.assert_close(hidden_gradient(), expected(model[1].weight))

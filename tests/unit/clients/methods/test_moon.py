@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from clients import LocalTrainer, TrainSettings
-from clients.head import features_of, head_of
+from clients.head import capture_features, classifier_head
 from clients.methods.frozen import FrozenOutputs
 from clients.methods.moon import MOONTrainer
 from tests.unit.clients.cases import moved, same_bits
@@ -144,8 +144,8 @@ def test_the_frozen_models_leave_no_trace(net: Any) -> None:
     with torch.no_grad():
         near, far = (split(m.eval())[0](inputs) for m in (model, previous))
     everything = torch.arange(len(inputs))
-    assert torch.equal(trainer.global_features.of(everything, inputs), near)
-    assert torch.equal(trainer.previous_features.of(everything, inputs), far)
+    assert torch.equal(trainer.global_features.for_batch(everything, inputs), near)
+    assert torch.equal(trainer.previous_features.for_batch(everything, inputs), far)
     assert not torch.equal(near, far)
 
 
@@ -155,7 +155,7 @@ def test_no_gradient_reaches_the_frozen_models() -> None:
     trainer = MOONTrainer(model, SETTINGS, moon(1.0), state)
     trainer.fit(inputs, targets)
     for frozen in (trainer.global_features, trainer.previous_features):
-        assert not frozen.of(torch.arange(len(inputs)), inputs).requires_grad
+        assert not frozen.for_batch(torch.arange(len(inputs)), inputs).requires_grad
     assert all(v.grad is None for v in state.values())
 
 
@@ -177,28 +177,28 @@ def test_the_state_is_a_copy_of_the_model_as_sent(state: str) -> None:
 
 def test_the_head_is_the_last_child_with_parameters() -> None:
     model = Torchvision()
-    assert head_of(model) is model.classifier
+    assert classifier_head(model) is model.classifier
     pooled = nn.Sequential(
         OrderedDict(a=nn.Linear(2, 2), fc=nn.Linear(2, 2), pool=nn.Flatten())
     )
-    assert head_of(pooled) is pooled.fc
+    assert classifier_head(pooled) is pooled.fc
     for model in (nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.ReLU())):
         with pytest.raises(ValueError, match="no body and head"):
-            head_of(model)
+            classifier_head(model)
 
 
 def test_the_features_of_every_pass_and_no_hook_after_an_error() -> None:
     model, (inputs, _) = mlp(), data()
-    with features_of(model) as seen:
+    with capture_features(model) as seen:
         model(inputs)
         model(inputs[:2])
     assert torch.equal(seen[0], model[:-1](inputs))
     assert torch.equal(seen[1], model[:-1](inputs[:2]))
     model(inputs)
     assert len(seen) == 2
-    with pytest.raises(RuntimeError), features_of(model):
+    with pytest.raises(RuntimeError), capture_features(model):
         model(torch.ones(1, 5))
-    assert not head_of(model)._forward_pre_hooks
+    assert not classifier_head(model)._forward_pre_hooks
 
 
 def test_all_samples_in_their_order_and_the_modes_after_an_error() -> None:
@@ -208,7 +208,7 @@ def test_all_samples_in_their_order_and_the_modes_after_an_error() -> None:
     modes = [m.training for m in model.modules()]
     everything = torch.arange(len(inputs))
     frozen = FrozenOutputs(model, nn.Module.__call__, inputs, augmented=False)
-    outputs = frozen.of(everything, inputs)
+    outputs = frozen.for_batch(everything, inputs)
     assert [m.training for m in model.modules()] == modes
     assert not outputs.requires_grad
     with torch.no_grad():

@@ -118,9 +118,9 @@ def test_the_anchor_is_a_copy_and_tells_the_way_since() -> None:
     assert same_bits(anchor.values, received)
     now = weights(model)
     ways = [b - a for a, b in zip(received, now, strict=True)]
-    assert list(anchor.moved()) == [name for name, _ in model.named_parameters()]
-    assert same_bits(list(anchor.moved().values()), ways)
-    assert not any(way.requires_grad for way in anchor.moved().values())
+    assert list(anchor.update()) == [name for name, _ in model.named_parameters()]
+    assert same_bits(list(anchor.update().values()), ways)
+    assert not any(way.requires_grad for way in anchor.update().values())
 
 
 def test_fedacg_is_fedprox_around_what_was_received() -> None:

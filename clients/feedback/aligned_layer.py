@@ -9,14 +9,32 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..depthwise import kept_weight
+from .._torch_compat import convolve, saved_tensor_hooks_active, saved_weight
+from ..depthwise import saved_depthwise_weight
 from .autograd import ConvFeedback, LinearFeedback, scaled
 
 __all__ = ["FeedbackForward"]
 
 
 class FeedbackForward:
-    """The ``forward`` of one aligned layer; a copy of the layer gets a plain one."""
+    """The ``forward`` of one aligned layer; a copy of the layer gets the plain one.
+
+    Parameters
+    ----------
+    layer : nn.Module
+        An eligible layer.
+    feedback : Tensor
+        ``B`` before scaling, in the shape of the layer's weight.
+    scaling : str
+        As in :func:`~.alignment.feedback_alignment`.
+
+    Attributes
+    ----------
+    scale : Tensor or None
+        The factor of the last forward pass; None without scaling.
+    scale_is_fixed : bool
+        Whether forward passes use ``scale`` as it is, whatever the weight.
+    """
 
     def __init__(self, layer: nn.Module, feedback: Tensor, scaling: str) -> None:
         self.layer: Any = layer
@@ -27,28 +45,38 @@ class FeedbackForward:
             "none": None,
         }[scaling]
         self.norm = self._norm(self.feedback)
-        # Looked at once, so that no step has to.
+        # Read once here, because reading a tensor in every step would make a GPU wait.
         self.has_zeros = self.norm is not None and bool((self.norm == 0).any())
         self.scale = None if self.norm is None else torch.ones_like(self.norm)
-        self.holds = False
+        self.scale_is_fixed = False
 
     def __call__(self, input: Tensor) -> Tensor:
-        """Compute the output; the error will go back through ``B``."""
+        """Compute the output; in the backward pass the error goes through ``B``."""
         layer = self.layer
         if not (torch.is_grad_enabled() and input.requires_grad):
             # No error to propagate: the first layer, or an evaluation.
             plain: Tensor = type(layer).forward(layer, input)
             return plain
         weight = layer.weight  # read once: a parametrised weight is computed here
-        if not self.holds:
+        if not self.scale_is_fixed:
             self.scale = self.scale_for(weight)
         if isinstance(layer, nn.Linear):
             return _linear(layer, input, weight, self.feedback, self.scale)
-        if not _others_keep_tensors():
-            outputs: Tensor = layer._conv_forward(input, weight, layer.bias)
-            if _swap_saved_weight(outputs, self.feedback, self.scale):
+        if not saved_tensor_hooks_active():
+            outputs = convolve(layer, input, weight, layer.bias)
+            if outputs is not None and _replace_saved_weight(
+                outputs, self.feedback, self.scale
+            ):
                 return outputs
         return _convolution(layer, input, weight, self.feedback, self.scale)
+
+    def scale_for(self, weight: Tensor) -> Tensor | None:
+        """Return ``|w| / |B|``, which is exactly 1 while the weight is ``B``."""
+        norm = self._norm(weight)
+        if norm is None or self.norm is None:
+            return None
+        scale = norm / self.norm
+        return torch.where(self.norm > 0, scale, 1.0) if self.has_zeros else scale
 
     def _norm(self, weight: Tensor) -> Tensor | None:
         if self.norm_dims is None:
@@ -57,21 +85,13 @@ class FeedbackForward:
             weight.detach(),
             dim=self.norm_dims,
             keepdim=True,
-            # Half precision would give the scale three digits.
+            # In half precision the scale would have only three digits.
             dtype=torch.promote_types(weight.dtype, torch.float32),
         )
         return norm
 
-    def scale_for(self, weight: Tensor) -> Tensor | None:
-        """Return ``|w| / |W|``, exactly 1 while the weight is the one on entry."""
-        norm = self._norm(weight)
-        if norm is None or self.norm is None:
-            return None
-        scale = norm / self.norm
-        return torch.where(self.norm > 0, scale, 1.0) if self.has_zeros else scale
-
     def __reduce__(self) -> tuple[Any, ...]:
-        # For copy and pickle: the layer they make is not in this block.
+        # A copy or a pickle of the layer is not aligned.
         return _plain_forward, (self.layer,)
 
 
@@ -79,39 +99,34 @@ def _plain_forward(layer: nn.Module) -> Any:
     return MethodType(type(layer).forward, layer)
 
 
-def _swap_saved_weight(outputs: Tensor, feedback: Tensor, scale: Tensor | None) -> bool:
-    """Let the layer's own backward pass find ``B`` where it has kept the weight.
+def _replace_saved_weight(
+    outputs: Tensor, feedback: Tensor, scale: Tensor | None
+) -> bool:
+    """Let the layer's own backward pass read ``B`` where it has saved the weight.
 
-    It needs the weight for nothing but the input's gradient. This is three times as
-    cheap as an autograd function in Python; where there is no such place, return False.
+    It uses the weight only for the input's gradient. This costs a third of an autograd
+    function in Python. Return False where the saved weight cannot be replaced.
     """
     node: Any = outputs.grad_fn
     if outputs.dim() == feedback.dim() - 1:  # one sample: a batch of one, squeezed
         node = node.next_functions[0][0]
-    kept = getattr(node, "_raw_saved_weight", None)
-    if kept is None:
-        kept = kept_weight(node)
-    if kept is None:
+    saved = saved_weight(node)
+    if saved is None:
+        saved = saved_depthwise_weight(node)
+    if saved is None:
         return False
 
-    def swapped(dtype: torch.dtype) -> Tensor:
+    def unpack(dtype: torch.dtype) -> Tensor:
         if torch.is_grad_enabled():
             raise RuntimeError("feedback alignment has no second derivatives")
         return scaled(feedback, scale, dtype)
 
-    kept.register_hooks(lambda weight: weight.dtype, swapped)
+    saved.register_hooks(lambda weight: weight.dtype, unpack)
     return True
 
 
-def _others_keep_tensors() -> bool:
-    """Whether checkpointing or the like keeps what a backward pass needs."""
-    autograd: Any = torch._C._autograd
-    hooks = getattr(autograd, "_top_saved_tensors_default_hooks", None)
-    return hooks is None or hooks(False) is not None
-
-
-def _as_autocast_would(tensor: Tensor) -> Tensor:
-    """Cast as autocast is about to, so that input and gradient have one precision."""
+def _cast_like_autocast(tensor: Tensor) -> Tensor:
+    """Cast as autocast will, so that input and gradient have the same precision."""
     device = tensor.device.type
     if torch.is_autocast_enabled(device) and tensor.dtype is not torch.float64:
         return tensor.to(torch.get_autocast_dtype(device))
@@ -121,7 +136,7 @@ def _as_autocast_would(tensor: Tensor) -> Tensor:
 def _linear(
     layer: Any, inputs: Tensor, weight: Tensor, feedback: Tensor, scale: Tensor | None
 ) -> Tensor:
-    inputs = _as_autocast_would(inputs)
+    inputs = _cast_like_autocast(inputs)
     outputs = functional.linear(inputs.detach(), weight, layer.bias)
     return _apply(LinearFeedback, inputs, outputs, feedback, scale)
 
@@ -129,8 +144,8 @@ def _linear(
 def _convolution(
     layer: Any, inputs: Tensor, weight: Tensor, feedback: Tensor, scale: Tensor | None
 ) -> Tensor:
-    inputs, weight = _as_autocast_would(inputs), _as_autocast_would(weight)
-    bias = None if layer.bias is None else _as_autocast_would(layer.bias)
+    inputs, weight = _cast_like_autocast(inputs), _cast_like_autocast(weight)
+    bias = None if layer.bias is None else _cast_like_autocast(layer.bias)
     unbatched = inputs.dim() == weight.dim() - 1
     if unbatched:
         inputs = inputs.unsqueeze(0)
@@ -141,19 +156,33 @@ def _convolution(
 
 
 def _pad(layer: Any, inputs: Tensor) -> tuple[Tensor, tuple[int, ...]]:
-    """Pad as far as the convolution cannot; autograd differentiates this part."""
-    # (before, after) for each axis, the last axis first.
-    margins = layer._reversed_padding_repeated_twice
-    before, after = margins[0::2], margins[1::2]
+    """Add the padding that the convolution itself cannot; return the rest of it.
+
+    Autograd differentiates what is added here.
+    """
+    before, after = _margins(layer)
     if layer.padding_mode != "zeros":
-        padded = functional.pad(inputs, margins, layer.padding_mode)
-        return padded, (0,) * len(before)
+        pairs = [m for pair in zip(before, after, strict=True) for m in pair]
+        return functional.pad(inputs, pairs, layer.padding_mode), (0,) * len(before)
     if not isinstance(layer.padding, str):
         return inputs, layer.padding
     if before != after:
         uneven = [m for b, a in zip(before, after, strict=True) for m in (0, a - b)]
         inputs = functional.pad(inputs, uneven)
     return inputs, tuple(reversed(before))
+
+
+def _margins(layer: Any) -> tuple[list[int], list[int]]:
+    """Return the padding before and after each axis, the last axis first."""
+    if layer.padding == "same":
+        totals = [
+            d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size, strict=True)
+        ]
+        before = [total // 2 for total in reversed(totals)]
+        return before, [t - b for t, b in zip(reversed(totals), before, strict=True)]
+    if layer.padding == "valid":
+        return [0] * len(layer.kernel_size), [0] * len(layer.kernel_size)
+    return list(reversed(layer.padding)), list(reversed(layer.padding))
 
 
 def _apply(function: Any, *args: Any) -> Tensor:
