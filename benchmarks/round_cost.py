@@ -31,7 +31,7 @@ from flfa_app.client.node_config import Place
 from flfa_app.launch.app_files import PROJECT
 from flfa_app.launch.cli import positive_int
 from flfa_app.launch.superlink import local_superlink
-from flfa_app.task import client_seed, images_of, model_for, shard_of
+from flfa_app.task import client_images, client_seed, images_of, model_for
 
 __all__ = ["main"]
 
@@ -171,7 +171,7 @@ def _train_clients(caller: Connection, work: Work) -> None:
 def _shard(work: Work, client: int) -> Any:
     config = work.config
     place = Place(partition_id=client, num_partitions=CLIENTS)
-    return shard_of(config, place, images_of(config).description)
+    return client_images(config, place, images_of(config).description)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from flfa_app.client.state import ClientState
 from flfa_app.config import RunConfig
 from flfa_app.data import Description
 from flfa_app.methods import ALGORITHMS
-from flfa_app.task import client_seed, device_of, model_for, shard_of, use_threads
+from flfa_app.task import client_images, client_seed, device_of, model_for, use_threads
 
 app = ClientApp()
 
@@ -29,7 +29,7 @@ def query(message: Message, context: Context) -> Message:
     config = RunConfig.parse(context.run_config)
     place = place_of(context.node_config)
     data = Description.from_config(message.content.config_records["data"])
-    labels = shard_of(config, place, data).labels
+    labels = client_images(config, place, data).labels
     metrics = MetricRecord(
         {
             "partition-id": place.partition_id,
@@ -53,7 +53,7 @@ def train(message: Message, context: Context) -> Message:
     orders: dict[str, Any] = dict(message.content.config_records["config"])
     # The server's mean and deviation: the same pixels are the same input everywhere.
     data = Description.from_config(orders)
-    pixels, labels = shard_of(config, place, data)
+    pixels, labels = client_images(config, place, data)
     inputs = data.tensor(pixels).to(device_of(config))
     targets = torch.from_numpy(labels).to(device_of(config))
     model = _resident_model(config, data)

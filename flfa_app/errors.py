@@ -1,4 +1,4 @@
-"""Errors a person reads: config problems, and the cause of a client's failure."""
+"""Errors that users read: problems of a config, and the cause of a failed client."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class ConfigError(ValueError):
     Parameters
     ----------
     message : str
-        What cannot be done, or the only problem.
+        What cannot be done, or the problem if there is only one.
     problems : Iterable[str]
-        All problems found. They follow the message, one on each line.
+        All problems. They follow the message, one on each line.
     """
 
     def __init__(self, message: str, problems: Iterable[str] = ()) -> None:
@@ -28,9 +28,9 @@ class ConfigError(ValueError):
 
 
 def summarize_error(reason: str) -> str:
-    """Return the line of an error text that names the exception.
+    """Return the last line of an error text that names an exception.
 
-    Ray sends whole tracebacks; the last line with an exception is the cause.
+    Ray sends whole tracebacks, in which that line is the cause.
     """
     lines = [line.strip().rstrip("'>") for line in reason.splitlines() if line.strip()]
     named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
@@ -38,7 +38,7 @@ def summarize_error(reason: str) -> str:
 
 
 def truncate(line: str) -> str:
-    """Shorten a line to :data:`MAX_CHARACTERS`; Ray's can be thousands long."""
+    """Shorten a line to :data:`MAX_CHARACTERS`; lines of Ray can be far longer."""
     if len(line) <= MAX_CHARACTERS:
         return line
     return line[: MAX_CHARACTERS - 2].rstrip() + " …"

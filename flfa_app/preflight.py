@@ -1,4 +1,4 @@
-"""What can be wrong with a run, looked at before it starts, all of it at once."""
+"""Check data, model and machine of a run before it starts; report all problems."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from clients import effective_layers, eligible_layers
 from flfa_app.config import RunConfig
 from flfa_app.data import Images
 from flfa_app.errors import ConfigError
-from flfa_app.task import device_of, images_of, model_of, shards_of
+from flfa_app.task import device_of, images_of, model_of, partitions_of
 
 __all__ = ["Prepared", "prepare"]
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a run starts from."""
+    """Everything a run needs before its nodes are known.
+
+    ``eligible`` are the layers that can be scored, ``candidates`` those of them that
+    can be selected.
+    """
 
     device: str
     images: Images
@@ -27,14 +31,19 @@ class Prepared:
 
 
 def prepare(config: RunConfig, num_partitions: int | None = None) -> Prepared:
-    """Build what a run needs; raise :class:`ConfigError` with everything that is wrong.
+    """Load the data and build the model of a run.
 
     Parameters
     ----------
     config : RunConfig
-        Right as far as a config can be; data, model and machine may still not fit it.
+        A valid config. Data, model and machine may still contradict it.
     num_partitions : int, optional
-        Number of nodes, where it is known.
+        Number of nodes, if it is known.
+
+    Raises
+    ------
+    ConfigError
+        With every problem found.
     """
     problems: list[str] = []
     device = ""
@@ -45,11 +54,11 @@ def prepare(config: RunConfig, num_partitions: int | None = None) -> Prepared:
     try:
         images = images_of(config)
     except (OSError, ValueError, KeyError) as problem:
-        # Nothing can be said of model and partition without the data.
+        # Model and partition cannot be checked without the data.
         raise _error([*problems, str(problem)]) from problem
     if num_partitions is not None:
         try:
-            shards_of(config, num_partitions)
+            partitions_of(config, num_partitions)
         except ValueError as problem:
             problems.append(str(problem))
     model = model_of(config)
@@ -63,12 +72,12 @@ def prepare(config: RunConfig, num_partitions: int | None = None) -> Prepared:
 def _layers(
     config: RunConfig, model: nn.Module, images: Images
 ) -> tuple[list[str], list[str]]:
-    """Return the layers that can be scored, and those that can be chosen."""
+    """Return the layers that can be scored, and those that can be selected."""
     arrays = model.state_dict()
-    # A parametrised layer has no array of its own that the server could score.
+    # The server scores arrays; a parametrised layer has no array of its weight.
     eligible = [x for x in eligible_layers(model) if f"{x}.weight" in arrays]
     if config.feedback == "dfa":
-        # It has an effect on the first layer too, and none on the last.
+        # Direct feedback changes the first layer too, but not the last.
         return eligible, eligible[:-1]
     if config.candidates == "all":
         return eligible, eligible
@@ -92,8 +101,8 @@ def _layer_problems(
             problems.append(f"fixed-fa-layers names {layer}; {allowed}")
         elif layer not in candidates:
             reason = (
-                "feedback 'dfa' means nothing on the last layer, whose error is the "
-                "output's own"
+                "feedback 'dfa' has no effect on the last layer, whose error is that "
+                "of the output"
                 if config.feedback == "dfa"
                 else "its input carries no gradient, so feedback alignment does "
                 "nothing there (candidates = 'all' allows it)"

@@ -1,9 +1,10 @@
-"""What server and clients do alike: build the model, know the data, seed."""
+"""The model, the data and the seeds of a run, for server and clients alike."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,32 +25,32 @@ from flfa_app.data import (
 from flfa_app.models import build_model
 
 __all__ = [
+    "client_images",
     "client_seed",
     "device_of",
     "images_of",
     "model_for",
     "model_of",
-    "shard_of",
-    "shards_of",
+    "partitions_of",
     "use_threads",
 ]
 
-# As many as the process has CPUs; in a simulation Ray has told torch the client's.
+# torch's own choice: the CPUs of the process, which Ray limits in a simulation.
 ALL_THREADS = torch.get_num_threads()
 
 
 def images_of(config: RunConfig) -> Images:
-    """Return the run's data set."""
+    """Return the data set of a run."""
     return load_images(config.dataset, config.data_dir, config.image_size)
 
 
 def model_of(config: RunConfig) -> nn.Module:
-    """Build the run's model with its initial weights."""
+    """Build the model of a run with its initial weights."""
     return model_for(config, images_of(config).description)
 
 
 def model_for(config: RunConfig, description: Description) -> nn.Module:
-    """Build the run's model where only the description of the data is known."""
+    """Build the model of a run from the description of its data alone."""
     model = build_model(
         config.model,
         channels=description.channels,
@@ -58,28 +59,18 @@ def model_for(config: RunConfig, description: Description) -> nn.Module:
         norm=config.norm,
         seed=config.seed,
     )
-    # As the images: convolutions need not lay out weights anew in every step.
+    # The memory format of the images, so that convolutions convert nothing in a step.
     model = model.to(memory_format=torch.channels_last)
     return fast_depthwise(model) if config.fast_kernels else model
 
 
 @cache
-def shards_of(config: RunConfig, num_partitions: int) -> Sequence[NDArray[np.int64]]:
-    """Return which training images each client holds; kept by the process."""
+def partitions_of(
+    config: RunConfig, num_partitions: int
+) -> Sequence[NDArray[np.int64]]:
+    """Return the indices of each client's training images; cached in the process."""
     images = images_of(config)
-    owners = None
-    if config.partitioner == "natural":
-        if config.partition_column not in images.columns:
-            raise ValueError(
-                f"partition-column is {config.partition_column!r}; the training images "
-                f"of {config.dataset} have "
-                + (
-                    f"the columns {', '.join(images.columns)}"
-                    if images.columns
-                    else "none"
-                )
-            )
-        owners = images.columns[config.partition_column]
+    owners = _owners(config, images) if config.partitioner == "natural" else None
     used = _used_images(len(images.train_labels), config.train_fraction, config.seed)
     shards = kept_partition(
         images.train_labels[used],
@@ -94,50 +85,64 @@ def shards_of(config: RunConfig, num_partitions: int) -> Sequence[NDArray[np.int
     return [used[shard] for shard in shards]
 
 
-def _used_images(number: int, fraction: float, seed: int) -> NDArray[np.int64]:
-    """Return which training images are dealt out, in their order.
+def _owners(config: RunConfig, images: Images) -> NDArray[Any]:
+    """Return the owner of each training image, from ``partition-column``."""
+    if config.partition_column in images.columns:
+        return images.columns[config.partition_column]
+    columns = ", ".join(images.columns)
+    known = f"the columns {columns}" if columns else "no columns"
+    raise ValueError(
+        f"partition-column is {config.partition_column!r}; the training images of "
+        f"{config.dataset} have {known}"
+    )
 
-    A smaller fraction is a part of a larger one with the same seed.
+
+def _used_images(number: int, fraction: float, seed: int) -> NDArray[np.int64]:
+    """Return the sorted indices of the training images that the clients share.
+
+    With the same seed, a smaller fraction is part of a larger one.
     """
     if fraction == 1.0:
         return np.arange(number)
-    # The second number: other draws with the seed have nothing to do with this one.
+    # The second number makes this draw independent of others with the same seed.
     drawn = np.random.default_rng([seed, number]).permutation(number)
     return np.sort(drawn[: max(1, round(fraction * number))])
 
 
-def shard_of(config: RunConfig, place: Place, description: Description) -> OwnImages:
-    """Return the training images and labels of one client, as pixels.
+def client_images(
+    config: RunConfig, place: Place, description: Description
+) -> OwnImages:
+    """Return the training images (pixels) and labels of one client.
 
-    They are the node's own if it has a ``dataset-path``, otherwise its part of the
-    run's data set. Nothing is kept: the pixels come from a file in memory.
+    They are the node's own if it has a ``dataset-path``, otherwise its partition of the
+    run's data set. They are not cached: the pixels come from a memory-mapped file.
     """
     if place.dataset_path:
         return load_own_images(place.dataset_path, description)
     images = images_of(config)
-    mine = shards_of(config, place.num_partitions)[place.partition_id]
+    mine = partitions_of(config, place.num_partitions)[place.partition_id]
     return OwnImages(images.train[mine], images.train_labels[mine])
 
 
 def client_seed(seed: int, server_round: int, partition_id: int) -> int:
-    """Return the seed of one client in one round, whichever process serves it."""
+    """Return the seed of one client in one round; no process or order affects it."""
     sequence = np.random.SeedSequence([seed, server_round, partition_id])
     return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def use_threads(config: RunConfig) -> None:
-    """Let torch use as many threads as the run config says, in the present thread."""
+    """Set torch's number of threads, for calls from the current thread."""
     torch.set_num_threads(config.threads_per_client or ALL_THREADS)
 
 
 def device_of(config: RunConfig) -> str:
-    """Return the device to compute on; raise if it is asked for and not there."""
+    """Return the device to compute on; raise :class:`RuntimeError` without a GPU."""
     if config.device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if config.device == "cuda" and not torch.cuda.is_available():
         raise RuntimeError(
-            "device is 'cuda', but torch sees no GPU here; use 'auto' or 'cpu', or "
-            "give each simulated client a share of one: --gpus-per-client 0.25 (flwr "
-            "run: --federation-config client-resources-num-gpus=0.25)"
+            "device is 'cuda', but torch finds no GPU; use 'auto' or 'cpu', or give "
+            "each simulated client a share of a GPU: --gpus-per-client 0.25 (flwr run: "
+            "--federation-config client-resources-num-gpus=0.25)"
         )
     return config.device

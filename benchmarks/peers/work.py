@@ -15,7 +15,7 @@ from benchmarks.peers.images import write_images
 from flfa_app.config import RunConfig
 from flfa_app.launch.app_files import default_run_config
 from flfa_app.server.nodes import Member, Roster
-from flfa_app.task import client_seed, images_of, model_of, shards_of
+from flfa_app.task import client_seed, images_of, model_of, partitions_of
 
 __all__ = ["CLIENTS", "NORMS", "WORKERS", "Work", "export_work"]
 
@@ -134,7 +134,7 @@ def _first_without_tiny_batches(
     for seed in SEEDS:
         work = Work(folder, {**keys, "seed": seed})
         config = work.config
-        shards = shards_of(config, CLIENTS)
+        shards = partitions_of(config, CLIENTS)
         seeds = _seeds(config, [len(shard) for shard in shards])
         drawn = {int(client) for one in seeds for client in one}
         last = [len(shards[client]) % config.batch_size for client in drawn]

@@ -17,7 +17,7 @@ from flfa_app.experiments.time_estimate import (
     measure_rounds,
 )
 from flfa_app.preflight import prepare
-from flfa_app.task import shards_of
+from flfa_app.task import partitions_of
 
 __all__ = [
     "Plan",
@@ -192,7 +192,7 @@ def _start_problems(config: RunConfig) -> list[str]:
 
 def _partition_problems(config: RunConfig, nodes: int) -> list[str]:
     try:
-        shards_of(config, nodes)
+        partitions_of(config, nodes)
     except ValueError as error:
         return [str(error)]
     return []

@@ -26,7 +26,7 @@ from flfa_app.launch.cli import (
     run_command,
 )
 from flfa_app.launch.deployment import Deployment, local_deployment
-from flfa_app.task import images_of, shards_of
+from flfa_app.task import images_of, partitions_of
 
 __all__ = ["launch_on_nodes", "main", "node_images"]
 
@@ -39,7 +39,7 @@ def node_images(config: RunConfig, nodes: int) -> list[OwnImages]:
     images = images_of(config)
     return [
         OwnImages(images.train[indices], images.train_labels[indices])
-        for indices in shards_of(config, nodes)
+        for indices in partitions_of(config, nodes)
     ]
 
 

@@ -179,7 +179,7 @@ def test_a_federation_of_one(tmp_path: Path) -> None:
         ),
         (
             {"flfa": "fixed", "fixed-fa-layers": "head", "feedback": "dfa"},
-            r"names head: feedback 'dfa' means nothing on the last layer",
+            r"names head: feedback 'dfa' has no effect on the last layer",
         ),
         ({"min-partition-size": 10**6}, "min-partition-size is 1000000"),
     ],

@@ -38,7 +38,7 @@ def parts(folder: Path, nodes: int) -> list[Path]:
     images = load_images("digits")
     config = RunConfig.parse(default_keys())
     paths = []
-    for i, mine in enumerate(task.shards_of(config, nodes)):
+    for i, mine in enumerate(task.partitions_of(config, nodes)):
         paths.append(folder / f"node{i}.npz")
         np.savez(paths[-1], images=images.train[mine], labels=images.train_labels[mine])
     return paths
@@ -53,7 +53,7 @@ def test_nodes_with_the_same_data_give_the_result_of_the_simulation(
     def no_partitioner(*args: object) -> None:
         raise AssertionError("a partitioner runs")
 
-    monkeypatch.setattr(task, "shards_of", no_partitioner)
+    monkeypatch.setattr(task, "partitions_of", no_partitioner)
     assert run_nodes(tmp_path / "own", paths) == simulated
 
 
@@ -88,7 +88,7 @@ def test_a_natural_partition_of_own_data(tmp_path: Path) -> None:
         "partition-column": "writer",
     }
     config = RunConfig.parse(default_keys() | keys)
-    held = task.shards_of(config, 3)
+    held = task.partitions_of(config, 3)
     assert [set(writers[mine]) for mine in held] == [{"ada"}, {"bob"}, {"cyd"}]
     assert len(metrics(run_app(tmp_path / "runs", keys, nodes=3))) == 3
     with pytest.raises(RuntimeError, match="3 different values, but there are 4 nodes"):

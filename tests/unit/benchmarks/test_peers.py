@@ -21,7 +21,7 @@ from benchmarks.peers.arms import Trained
 from benchmarks.peers.sameness import distance, final_accuracy
 from benchmarks.peers.work import NORMS, Work, export_work
 from clients import LocalTrainer, TrainSettings
-from flfa_app.task import images_of, model_of, shards_of
+from flfa_app.task import images_of, model_of, partitions_of
 
 APP = Path(images.__file__).parent / "quickstart"
 ROUNDS = 2
@@ -57,7 +57,7 @@ def participants(work: Work, server_round: int) -> dict[int, int]:
 
 
 def our_data(work: Work, client: int) -> tuple[torch.Tensor, torch.Tensor]:
-    data, mine = images_of(work.config), shards_of(work.config, 100)[client]
+    data, mine = images_of(work.config), partitions_of(work.config, 100)[client]
     labels = torch.from_numpy(data.train_labels[mine])
     return data.tensor(data.train[mine]), labels
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from flfa_app.arrays import (
     load_arrays,
-    moved,
+    move_to,
     to_arrays,
     to_tensors,
     with_dtypes_of,
@@ -53,7 +53,7 @@ def test_unpacked_tensors_own_their_memory() -> None:
 def test_tensors_cross_to_a_device_together() -> None:
     """``meta`` is a device that is there on every machine; it keeps the shapes."""
     tensors = [torch.ones(2, 3), torch.tensor(5), torch.ones(4), torch.zeros(0, 2)]
-    crossed = moved(tensors, "meta")
+    crossed = move_to(tensors, "meta")
     assert [t.device.type for t in crossed] == ["meta"] * 4
     assert [t.shape for t in crossed] == [t.shape for t in tensors]
     assert [t.dtype for t in crossed] == [t.dtype for t in tensors]
@@ -61,7 +61,7 @@ def test_tensors_cross_to_a_device_together() -> None:
 
 def test_tensors_that_are_there_stay_where_they_are() -> None:
     tensor = torch.ones(2)
-    assert moved([tensor], "cpu")[0] is tensor
+    assert move_to([tensor], "cpu")[0] is tensor
 
 
 def test_arrays_there_and_back() -> None:

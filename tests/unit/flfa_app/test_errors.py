@@ -4,7 +4,7 @@ from flfa_app.errors import summarize_error
 
 RAY = """ClientApp raised an exception: <class 'ValueError'>:<'ray::ClientAppActor.run()
   File "/app/client_app.py", line 33, in query
-    labels = shard_of(config, place, data).labels
+    labels = client_images(config, place, data).labels
 ValueError: min-partition-size is 2000: lower it
 
 The above exception was the direct cause of the following exception:

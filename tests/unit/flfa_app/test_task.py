@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flfa_app.config import RunConfig
-from flfa_app.task import images_of, shards_of
+from flfa_app.task import images_of, partitions_of
 from tests.federation import default_keys
 
 
@@ -16,7 +16,7 @@ def config(fraction: float, seed: int = 0, partitioner: str = "iid") -> RunConfi
 
 
 def used_images(fraction: float, seed: int = 0, partitioner: str = "iid") -> set[int]:
-    shards = shards_of(config(fraction, seed, partitioner), 4)
+    shards = partitions_of(config(fraction, seed, partitioner), 4)
     together = np.concatenate(shards).tolist()
     assert len(set(together)) == len(together)
     return set(together)
