@@ -31,7 +31,7 @@ from benchmarks.timing import machine
 from clients import fast_depthwise, keep_freed_memory
 from clients.augmentation import augment
 from clients.sgd import SGD
-from flfa_app.data.dataset import Description
+from flfa_app.data.dataset import DataDescription
 from flfa_app.models import build_model
 
 __all__ = ["main"]
@@ -103,7 +103,7 @@ class _Client:
         self.targets = torch.from_numpy(draw.integers(0, CLASSES, SAMPLES))
         names = tuple(map(str, range(CLASSES)))
         moments = ((127.5,) * CHANNELS, (73.9,) * CHANNELS)
-        self.description = Description(*moments, SIZE, names)
+        self.description = DataDescription(*moments, SIZE, names)
         built = build_model(
             "mobilenet_v2",
             channels=CHANNELS,

@@ -16,7 +16,7 @@ from flfa_app.arrays import load_arrays, to_arrays, to_tensors
 from flfa_app.client.node_config import place_of
 from flfa_app.client.state import ClientState
 from flfa_app.config import RunConfig
-from flfa_app.data import Description
+from flfa_app.data.dataset import DataDescription
 from flfa_app.methods import ALGORITHMS
 from flfa_app.task import client_images, client_seed, device_of, model_for, use_threads
 
@@ -28,7 +28,7 @@ def query(message: Message, context: Context) -> Message:
     """Say which partition this node holds, and how many samples of each class."""
     config = RunConfig.parse(context.run_config)
     place = place_of(context.node_config)
-    data = Description.from_config(message.content.config_records["data"])
+    data = DataDescription.from_config(message.content.config_records["data"])
     labels = client_images(config, place, data).labels
     metrics = MetricRecord(
         {
@@ -52,7 +52,7 @@ def train(message: Message, context: Context) -> Message:
     place = place_of(context.node_config)
     orders: dict[str, Any] = dict(message.content.config_records["config"])
     # The server's mean and deviation: the same pixels are the same input everywhere.
-    data = Description.from_config(orders)
+    data = DataDescription.from_config(orders)
     pixels, labels = client_images(config, place, data)
     inputs = data.tensor(pixels).to(device_of(config))
     targets = torch.from_numpy(labels).to(device_of(config))
@@ -107,6 +107,6 @@ def train(message: Message, context: Context) -> Message:
 
 
 @cache
-def _resident_model(config: RunConfig, data: Description) -> nn.Module:
+def _resident_model(config: RunConfig, data: DataDescription) -> nn.Module:
     """Return the model this process uses for all its clients, one after another."""
     return model_for(config, data).to(device_of(config))

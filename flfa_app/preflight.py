@@ -8,7 +8,7 @@ from torch import nn
 
 from clients import effective_layers, eligible_layers
 from flfa_app.config import RunConfig
-from flfa_app.data import Images
+from flfa_app.data.dataset import ImageDataset
 from flfa_app.errors import ConfigError
 from flfa_app.task import device_of, images_of, model_of, partitions_of
 
@@ -24,7 +24,7 @@ class Prepared:
     """
 
     device: str
-    images: Images
+    images: ImageDataset
     model: nn.Module
     eligible: list[str]
     candidates: list[str]
@@ -70,7 +70,7 @@ def prepare(config: RunConfig, num_partitions: int | None = None) -> Prepared:
 
 
 def _layers(
-    config: RunConfig, model: nn.Module, images: Images
+    config: RunConfig, model: nn.Module, images: ImageDataset
 ) -> tuple[list[str], list[str]]:
     """Return the layers that can be scored, and those that can be selected."""
     arrays = model.state_dict()

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from flfa_app.arrays import load_arrays, to_arrays, to_tensors
 from flfa_app.config import RunConfig
-from flfa_app.data.dataset import Images, Pixels
+from flfa_app.data.dataset import ImageDataset, Pixels
 from flfa_app.methods import ALGORITHMS
 from flfa_app.preflight import Prepared, prepare
 from flfa_app.results.checkpoint import Checkpoint, Checkpoints
@@ -211,7 +211,7 @@ def _evaluation(
 
 
 def _tensors(
-    images: Images, pixels: Pixels, labels: NDArray[np.int64], device: str
+    images: ImageDataset, pixels: Pixels, labels: NDArray[np.int64], device: str
 ) -> tuple[Tensor, Tensor]:
     """Return a test set as the model takes it."""
     return images.tensor(pixels).to(device), torch.from_numpy(labels).to(device)

@@ -14,14 +14,10 @@ from torch import nn
 from clients.depthwise import fast_depthwise
 from flfa_app.client.node_config import Place
 from flfa_app.config import RunConfig
-from flfa_app.data import (
-    Description,
-    Images,
-    OwnImages,
-    kept_partition,
-    load_images,
-    load_own_images,
-)
+from flfa_app.data.cache import cached_partition
+from flfa_app.data.dataset import DataDescription, ImageDataset
+from flfa_app.data.loading import load_dataset
+from flfa_app.data.node_data import NodeData, load_node_data
 from flfa_app.models import build_model
 
 __all__ = [
@@ -39,9 +35,9 @@ __all__ = [
 ALL_THREADS = torch.get_num_threads()
 
 
-def images_of(config: RunConfig) -> Images:
+def images_of(config: RunConfig) -> ImageDataset:
     """Return the data set of a run."""
-    return load_images(config.dataset, config.data_dir, config.image_size)
+    return load_dataset(config.dataset, config.data_dir, config.image_size)
 
 
 def model_of(config: RunConfig) -> nn.Module:
@@ -49,7 +45,7 @@ def model_of(config: RunConfig) -> nn.Module:
     return model_for(config, images_of(config).description)
 
 
-def model_for(config: RunConfig, description: Description) -> nn.Module:
+def model_for(config: RunConfig, description: DataDescription) -> nn.Module:
     """Build the model of a run from the description of its data alone."""
     model = build_model(
         config.model,
@@ -72,7 +68,7 @@ def partitions_of(
     images = images_of(config)
     owners = _owners(config, images) if config.partitioner == "natural" else None
     used = _used_images(len(images.train_labels), config.train_fraction, config.seed)
-    shards = kept_partition(
+    shards = cached_partition(
         images.train_labels[used],
         num_partitions,
         partitioner=config.partitioner,
@@ -85,7 +81,7 @@ def partitions_of(
     return [used[shard] for shard in shards]
 
 
-def _owners(config: RunConfig, images: Images) -> NDArray[Any]:
+def _owners(config: RunConfig, images: ImageDataset) -> NDArray[Any]:
     """Return the owner of each training image, from ``partition-column``."""
     if config.partition_column in images.columns:
         return images.columns[config.partition_column]
@@ -110,18 +106,18 @@ def _used_images(number: int, fraction: float, seed: int) -> NDArray[np.int64]:
 
 
 def client_images(
-    config: RunConfig, place: Place, description: Description
-) -> OwnImages:
+    config: RunConfig, place: Place, description: DataDescription
+) -> NodeData:
     """Return the training images (pixels) and labels of one client.
 
     They are the node's own if it has a ``dataset-path``, otherwise its partition of the
     run's data set. They are not cached: the pixels come from a memory-mapped file.
     """
     if place.dataset_path:
-        return load_own_images(place.dataset_path, description)
+        return load_node_data(place.dataset_path, description)
     images = images_of(config)
     mine = partitions_of(config, place.num_partitions)[place.partition_id]
-    return OwnImages(images.train[mine], images.train_labels[mine])
+    return NodeData(images.train[mine], images.train_labels[mine])
 
 
 def client_seed(seed: int, server_round: int, partition_id: int) -> int:

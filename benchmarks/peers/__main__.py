@@ -32,7 +32,7 @@ from benchmarks.peers.report import GOALS, figures_of, missed, table_of
 from benchmarks.peers.turns import WARM_UP, arms_with, measure
 from benchmarks.peers.work import CLIENTS, NORMS, WORKERS
 from benchmarks.timing import machine
-from flfa_app.data.cache import VARIABLE
+from flfa_app.data.cache import CACHE_VARIABLE
 from flfa_app.launch.cli import positive_int, run_command
 
 __all__ = ["main"]
@@ -66,7 +66,7 @@ def _measure(options: argparse.Namespace) -> None:
     # The cache of the data, too, is gone afterwards.
     with (
         tempfile.TemporaryDirectory(prefix="flfa-peers-") as folder,
-        patch.dict("os.environ", {VARIABLE: f"{folder}/cache"}),
+        patch.dict("os.environ", {CACHE_VARIABLE: f"{folder}/cache"}),
     ):
         for model in models:
             rows += measure(

@@ -147,7 +147,7 @@ class TrainingKeys:
     dataset: str = declare(
         "digits",
         OneOf(
-            names_in("flfa_app.data:DATASETS"),
+            names_in("flfa_app.data.sources:DATASETS"),
             {"digits": "built in", "files": "your own, in `data-dir`"},
         ),
         "data set",
@@ -175,7 +175,7 @@ class TrainingKeys:
     partitioner: str = declare(
         "dirichlet",
         OneOf(
-            names_in("flfa_app.data:PARTITIONERS"),
+            names_in("flfa_app.data.partition:PARTITIONERS"),
             {
                 "dirichlet": "shares of the classes drawn from Dir(beta)",
                 "shards": "pieces of the images sorted by class",

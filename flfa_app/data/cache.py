@@ -1,7 +1,9 @@
-"""Data sets, decoded once for all processes of a machine.
+"""Decoded data sets and drawn partitions, shared by all processes of a machine.
 
-A data set is a folder of ``.npy`` files, mapped into memory by whoever uses it. The
-folder is complete or not there: it is written under another name and renamed.
+A data set is a folder of ``.npy`` files, which every process maps into memory. It is
+written under a temporary name and renamed, so no process sees an incomplete folder. A
+partition is one ``.npz`` file: drawing it takes seconds, mostly for importing the
+libraries that draw it, and every process of a run needs it.
 """
 
 from __future__ import annotations
@@ -12,58 +14,62 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 from filelock import FileLock
 from flwr.common.logger import log
 from numpy.typing import NDArray
 
-from flfa_app.data.dataset import Images
-from flfa_app.data.validation import DAMAGE
+from flfa_app.data.dataset import ImageDataset
+from flfa_app.data.partition import Partition, partition_indices
+from flfa_app.data.validation import DAMAGE_ERRORS
 
-__all__ = ["cache_folder", "cached_images"]
+__all__ = ["CACHE_VARIABLE", "cache_folder", "cached_dataset", "cached_partition"]
 
-# 2: what 1 kept may be of 16-bit pictures, or of another data set's file.
-# 3: what 2 kept may be of another data set's file, or count classes in another order.
-FORMAT = 3
-VARIABLE = "FLFA_CACHE"
-_ABOUT = "about.json"
-# What reading a folder raises that is not there, or not as it was written.
-_DAMAGE = (*DAMAGE, OSError, TypeError)
+CACHE_VARIABLE = "FLFA_CACHE"
+# A change of the decoding gets a new number, which makes older entries unused.
+DATASET_FORMAT = 3
+PARTITION_FORMAT = 1
+_METADATA_FILE = "about.json"
+# Errors of reading a folder that is missing or incomplete.
+_READ_ERRORS = (*DAMAGE_ERRORS, OSError, TypeError)
 
 
 def cache_folder() -> Path:
-    """Return where the decoded data sets of this user are."""
-    if given := os.environ.get(VARIABLE):
-        return Path(given).expanduser()
+    """Return the folder of this user's decoded data sets and partitions."""
+    if folder := os.environ.get(CACHE_VARIABLE):
+        return Path(folder).expanduser()
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(home).expanduser() / "flfa"
 
 
-def cached_images(
+def cached_dataset(
     name: str,
     image_size: int,
     files: Iterable[Path],
-    identity: str,
-    decode: Callable[[], Images],
-) -> Images:
-    """Return a data set from the cache; decode it first if it is not there.
+    cache_key: str,
+    decode: Callable[[], ImageDataset],
+) -> ImageDataset:
+    """Return a data set from the cache, after decoding it if it is not cached.
 
     Parameters
     ----------
     name : str
-        Of the data set.
+        Name of the data set.
     image_size : int
-        It was asked for.
+        Requested size of the images.
     files : Iterable[Path]
-        The source: another size or time of one of them is another data set.
-    identity : str
-        Further text that tells two data sets apart.
-    decode : Callable[[], Images]
-        Reads the source. One process does, the others wait for it.
+        Files of the data set. A changed size or modification time of one of them makes
+        a new cache entry.
+    cache_key : str
+        Further text of which a change makes a new cache entry.
+    decode : Callable[[], ImageDataset]
+        Reads the files. One process calls it, the others wait.
 
     Raises
     ------
@@ -71,13 +77,13 @@ def cached_images(
         If the cache cannot be written.
     """
     root = cache_folder()
-    folder = root / f"{name}-{_fingerprint(name, image_size, files, identity)}"
+    folder = root / f"{name}-{_dataset_key(name, image_size, files, cache_key)}"
     try:
-        # Also where the cache is for reading only.
+        # Before anything is written: the cache may be read-only.
         return _load(folder)
-    except _DAMAGE:
+    except _READ_ERRORS:
         pass
-    with _writing(root):
+    with _write_errors(root):
         root.mkdir(parents=True, exist_ok=True)
         lock = FileLock(f"{folder}.lock")
         lock.acquire()
@@ -85,60 +91,60 @@ def cached_images(
         if folder.exists():
             try:
                 return _load(folder)
-            except _DAMAGE as problem:
-                log(WARNING, "%s is damaged and made again: %s", folder, problem)
+            except _READ_ERRORS as problem:
+                log(WARNING, "%s is damaged and is made again: %s", folder, problem)
         log(INFO, "Decoding %s once, into %s", name, folder)
-        images = decode()
-        with _writing(root):
-            _save(images, folder)
+        dataset = decode()
+        with _write_errors(root):
+            _save(dataset, folder)
         return _load(folder)
     finally:
         lock.release()
 
 
-def _fingerprint(
-    name: str, image_size: int, files: Iterable[Path], identity: str
+def _dataset_key(
+    name: str, image_size: int, files: Iterable[Path], cache_key: str
 ) -> str:
     states = [
         [str(path.resolve()), status.st_size, status.st_mtime_ns]
         for path in sorted(files)
         for status in [path.stat()]
     ]
-    text = json.dumps([FORMAT, name, image_size, identity, states])
+    text = json.dumps([DATASET_FORMAT, name, image_size, cache_key, states])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _save(images: Images, folder: Path) -> None:
-    """Write a folder; there is no moment at which half of it could be read."""
+def _save(dataset: ImageDataset, folder: Path) -> None:
+    """Write a folder under a temporary name, flush it to the disk, and rename it."""
     partial = folder.with_name(folder.name + ".partial")
-    # Who was killed while writing has left it; the lock says that nobody writes now.
+    # Left by a killed process: this one holds the lock.
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     arrays: dict[str, NDArray[Any]] = {
-        "train": images.train,
-        "train-labels": images.train_labels,
-        "test": images.test,
-        "test-labels": images.test_labels,
+        "train": dataset.train,
+        "train-labels": dataset.train_labels,
+        "test": dataset.test,
+        "test-labels": dataset.test_labels,
     }
-    # Their names may be anything; those of files may not.
-    for i, (extra, labels) in enumerate(images.extra_tests.values()):
-        arrays |= {f"extra-{i}": extra, f"extra-{i}-labels": labels}
-    for i, column in enumerate(images.columns.values()):
+    # Numbers, because the names may not be valid as file names.
+    for i, (images, labels) in enumerate(dataset.extra_tests.values()):
+        arrays |= {f"extra-{i}": images, f"extra-{i}-labels": labels}
+    for i, column in enumerate(dataset.columns.values()):
         arrays[f"column-{i}"] = column
     for name, array in arrays.items():
         with (partial / f"{name}.npy").open("wb") as file:
             np.save(file, array, allow_pickle=False)
             _flush(file)
-    about = {
-        "class-names": images.class_names,
-        "mean": images.mean,
-        "deviation": images.deviation,
-        "extra-tests": list(images.extra_tests),
-        "columns": list(images.columns),
-        "arrays": {name: _kind(array) for name, array in arrays.items()},
+    metadata = {
+        "class-names": dataset.class_names,
+        "mean": dataset.mean,
+        "deviation": dataset.deviation,
+        "extra-tests": list(dataset.extra_tests),
+        "columns": list(dataset.columns),
+        "arrays": {name: _type_and_shape(array) for name, array in arrays.items()},
     }
-    with (partial / _ABOUT).open("w") as file:
-        json.dump(about, file, indent=1)
+    with (partial / _METADATA_FILE).open("w") as file:
+        json.dump(metadata, file, indent=1)
         _flush(file)
     _flush_folder(partial)
     shutil.rmtree(folder, ignore_errors=True)
@@ -146,33 +152,35 @@ def _save(images: Images, folder: Path) -> None:
     _flush_folder(folder.parent)
 
 
-def _load(folder: Path) -> Images:
-    about = json.loads((folder / _ABOUT).read_text())
+def _load(folder: Path) -> ImageDataset:
+    metadata = json.loads((folder / _METADATA_FILE).read_text())
 
-    def array(name: str, mode: Any = None) -> NDArray[Any]:
+    def load(name: str, mmap_mode: Any = None) -> NDArray[Any]:
         file = folder / f"{name}.npy"
-        loaded: NDArray[Any] = np.load(file, mmap_mode=mode, allow_pickle=False)
-        if _kind(loaded) != about["arrays"][name]:
-            raise ValueError(f"{file.name} is {_kind(loaded)}")
-        return loaded
+        array: NDArray[Any] = np.load(file, mmap_mode=mmap_mode, allow_pickle=False)
+        if _type_and_shape(array) != metadata["arrays"][name]:
+            raise ValueError(f"{file.name} is {_type_and_shape(array)}")
+        return array
 
-    return Images(
-        train=array("train", "r"),
-        train_labels=array("train-labels"),
-        test=array("test", "r"),
-        test_labels=array("test-labels"),
-        class_names=tuple(about["class-names"]),
-        mean=tuple(about["mean"]),
-        deviation=tuple(about["deviation"]),
+    return ImageDataset(
+        train=load("train", "r"),
+        train_labels=load("train-labels"),
+        test=load("test", "r"),
+        test_labels=load("test-labels"),
+        class_names=tuple(metadata["class-names"]),
+        mean=tuple(metadata["mean"]),
+        deviation=tuple(metadata["deviation"]),
         extra_tests={
-            name: (array(f"extra-{i}", "r"), array(f"extra-{i}-labels"))
-            for i, name in enumerate(about["extra-tests"])
+            name: (load(f"extra-{i}", "r"), load(f"extra-{i}-labels"))
+            for i, name in enumerate(metadata["extra-tests"])
         },
-        columns={name: array(f"column-{i}") for i, name in enumerate(about["columns"])},
+        columns={
+            name: load(f"column-{i}") for i, name in enumerate(metadata["columns"])
+        },
     )
 
 
-def _kind(array: NDArray[Any]) -> list[Any]:
+def _type_and_shape(array: NDArray[Any]) -> list[Any]:
     return [str(array.dtype), *array.shape]
 
 
@@ -182,7 +190,7 @@ def _flush(file: Any) -> None:
 
 
 def _flush_folder(folder: Path) -> None:
-    if os.name != "posix":  # where a folder cannot be opened
+    if os.name != "posix":  # elsewhere a folder cannot be opened
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -192,12 +200,76 @@ def _flush_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _writing(root: Path) -> Iterator[None]:
+def _write_errors(root: Path) -> Iterator[None]:
     try:
         yield
     except OSError as problem:
         raise OSError(
-            f"the decoded images cannot be kept in {root}: {problem}; make the folder "
-            f"writable, make room in it, or set the environment variable {VARIABLE} to "
-            "another"
+            f"the decoded images cannot be written to {root}: {problem}; make the "
+            "folder writable, free some space, or set the environment variable "
+            f"{CACHE_VARIABLE} to another folder"
         ) from problem
+
+
+def cached_partition(
+    labels: NDArray[np.int64],
+    num_partitions: int,
+    *,
+    owners: NDArray[Any] | None = None,
+    **settings: Any,
+) -> Partition:
+    """Return a partition from the cache, after drawing it if it is not cached.
+
+    The parameters are those of :func:`~.partition.partition_indices`. If the cache
+    cannot be written, the partition is returned with a warning.
+    """
+    key = _partition_key(labels, num_partitions, owners, settings)
+    file = cache_folder() / f"partition-{key}.npz"
+    partition = _load_partition(file)
+    if partition is None:
+        partition = partition_indices(labels, num_partitions, owners=owners, **settings)
+        _save_partition(partition, file)
+    return partition
+
+
+def _partition_key(
+    labels: NDArray[np.int64],
+    num_partitions: int,
+    owners: NDArray[Any] | None,
+    settings: dict[str, Any],
+) -> str:
+    # Other versions of these may draw another partition.
+    libraries = [version(name) for name in ("flwr-datasets", "datasets", "numpy")]
+    text = json.dumps(
+        [PARTITION_FORMAT, libraries, num_partitions, sorted(settings.items())]
+    )
+    key = hashlib.sha256(text.encode())
+    key.update(labels.tobytes())
+    if owners is not None:
+        key.update(json.dumps(owners.tolist()).encode())
+    return key.hexdigest()[:16]
+
+
+def _load_partition(file: Path) -> Partition | None:
+    try:
+        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
+            indices, sizes = archive["indices"], archive["sizes"]
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (*DAMAGE_ERRORS, OSError) as problem:
+        log(WARNING, "%s is damaged and is made again: %s", file, problem)
+        return None
+    return tuple(np.split(indices, np.cumsum(sizes)[:-1]))
+
+
+def _save_partition(partition: Partition, file: Path) -> None:
+    """Write a file under a temporary name and rename it."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial = file.with_suffix(f".{uuid4().hex}.partial")
+        with partial.open("wb") as opened:
+            sizes = np.array([len(part) for part in partition])
+            np.savez(opened, indices=np.concatenate(partition), sizes=sizes)
+        partial.replace(file)
+    except OSError as problem:
+        log(WARNING, "The partition cannot be cached in %s: %s", file.parent, problem)

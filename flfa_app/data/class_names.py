@@ -1,4 +1,4 @@
-"""Labels that count classes by name: two sources may count them differently."""
+"""Labels of sources that list the same classes in different orders."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["refuse_unknown_classes", "renumbered"]
+__all__ = ["refuse_unknown_classes", "remap_labels"]
 
 
 def refuse_unknown_classes(
-    names: Sequence[str], known: Sequence[str], place: str, whose: str
+    names: Sequence[str], known_names: Sequence[str], location: str, known_by: str
 ) -> None:
-    """Raise ValueError if one of the names is not known.
+    """Raise ValueError if a class is not among the known ones.
 
     Parameters
     ----------
-    names, known : Sequence[str]
-        Of classes.
-    place : str
-        What has the names, for the message.
-    whose : str
-        What has the known ones, for the message.
+    names, known_names : Sequence[str]
+        Names of classes.
+    location : str
+        Where ``names`` comes from, for the error message.
+    known_by : str
+        Where ``known_names`` comes from, for the error message.
     """
-    if unknown := [name for name in names if name not in known]:
+    if unknown := [name for name in names if name not in known_names]:
         raise ValueError(
-            f"{place} has the class(es) {', '.join(unknown)}; those of {whose} are "
-            f"{', '.join(known)}; leave the others out, or give them these names"
+            f"{location} has the class(es) {', '.join(unknown)}; those of {known_by} "
+            f"are {', '.join(known_names)}; remove the others or rename them"
         )
 
 
-def renumbered(
-    labels: NDArray[np.int64], names: Sequence[str], wanted: Sequence[str]
+def remap_labels(
+    labels: NDArray[np.int64], names: Sequence[str], new_names: Sequence[str]
 ) -> NDArray[np.int64]:
-    """Return labels that count ``names`` as those that count ``wanted``.
+    """Return labels that index ``names`` as labels that index ``new_names``.
 
-    Each label and each name must have been checked; the same names in the same order
-    give the labels back.
+    Labels and names must have been validated. If the names are the same in the same
+    order, the labels are unchanged.
     """
-    places = np.array([wanted.index(name) for name in names], np.int64)
-    return places[labels]
+    new_labels = np.array([new_names.index(name) for name in names], np.int64)
+    return new_labels[labels]

@@ -1,4 +1,4 @@
-"""A data set in memory, and how its pixels become the input of a model."""
+"""A data set in memory, and the conversion of its pixels to a model's input."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Description", "Images", "Pixels", "channel_statistics"]
+__all__ = ["DataDescription", "ImageDataset", "Labels", "Pixels", "channel_statistics"]
 
 Pixels = NDArray[np.uint8]
 Labels = NDArray[np.int64]
 
-# Images a piece of work, so that what is needed in between stays small.
+# Images converted at a time, which limits the size of temporary arrays.
 CHUNK = 1024
 
 # Keys of a message's config.
@@ -26,13 +26,14 @@ SIZE, CLASSES = "image-size", "class-names"
 
 
 @dataclass(frozen=True)
-class Description:
-    """What every node has to know of the data, the same on all of them.
+class DataDescription:
+    """Properties of the run's data set that the server sends to every node.
 
     Parameters
     ----------
     mean, deviation : tuple[float, ...]
-        Of each channel of the training images, in units of a pixel's value.
+        Mean and standard deviation of each channel of the training images, in units of
+        a pixel's value.
     size : int
         Width and height of an image.
     class_names : tuple[str, ...]
@@ -46,11 +47,11 @@ class Description:
 
     @property
     def channels(self) -> int:
-        """Channels of an image."""
+        """Number of channels of an image."""
         return len(self.mean)
 
     def to_config(self) -> dict[str, Any]:
-        """Return what a message carries of it."""
+        """Return the entries for a message's config."""
         return {
             MEAN: list(self.mean),
             DEVIATION: list(self.deviation),
@@ -59,13 +60,13 @@ class Description:
         }
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Description:
-        """Read it from a message's config.
+    def from_config(cls, config: Mapping[str, Any]) -> DataDescription:
+        """Read the entries of a message's config.
 
         Raises
         ------
         ValueError
-            If the server has not sent it.
+            If an entry is missing.
         """
         keys = (MEAN, DEVIATION, SIZE, CLASSES)
         if missing := [key for key in keys if key not in config]:
@@ -77,41 +78,41 @@ class Description:
         return cls(tuple(mean), tuple(deviation), int(size), tuple(names))
 
     def tensor(self, images: Pixels) -> Tensor:
-        """Return images as a model takes them: normalised, float32, (N, C, H, W).
+        """Return normalised images as float32 of shape (N, C, H, W).
 
-        The strides are those of channels-last, the layout of the pixels.
+        The memory layout is channels-last, as that of the pixels.
         """
-        # A value of each pixel and channel is all there is: exact, and the fastest.
+        # A table with one entry per pixel value and channel: exact, and the fastest.
         values = np.arange(256, dtype=np.float64)[:, None]
         table = ((values - self.mean) / self.deviation).astype(np.float32)
         result = np.empty(images.shape, np.float32)
         for start in range(0, len(images), CHUNK):
-            part = slice(start, start + CHUNK)
+            chunk = slice(start, start + CHUNK)
             for channel in range(self.channels):
                 column = np.ascontiguousarray(table[:, channel])
-                result[part, ..., channel] = column[images[part, ..., channel]]
+                result[chunk, ..., channel] = column[images[chunk, ..., channel]]
         return torch.from_numpy(result).permute(0, 3, 1, 2)
 
 
 @dataclass(frozen=True, eq=False)
-class Images:
-    """A data set: pixels as they are, labels, names of the classes.
+class ImageDataset:
+    """Training and test images as pixels, with labels and names of the classes.
 
     Parameters
     ----------
     train, test : NDArray[np.uint8]
-        Of shape (N, H, W, C); memory-mapped and read-only where they come from the
-        cache.
+        Of shape (N, H, W, C); memory-mapped and read-only if they come from the cache.
     train_labels, test_labels : NDArray[np.int64]
-        From 0.
+        Class of each image, from 0.
     class_names : tuple[str, ...]
         In the order of the labels.
     mean, deviation : tuple[float, ...]
-        Of each channel of the training images, in units of a pixel's value.
+        Mean and standard deviation of each channel of the training images, in units of
+        a pixel's value.
     extra_tests : Mapping[str, tuple[NDArray[np.uint8], NDArray[np.int64]]]
         Further test sets, by name.
     columns : Mapping[str, NDArray[Any]]
-        What else is known of each training image: the writer, say.
+        Further properties of each training image, e.g. the writer, by name.
     """
 
     train: Pixels
@@ -126,7 +127,7 @@ class Images:
 
     @property
     def channels(self) -> int:
-        """Channels of an image."""
+        """Number of channels of an image."""
         return int(self.train.shape[-1])
 
     @property
@@ -135,12 +136,12 @@ class Images:
         return int(self.train.shape[1])
 
     @cached_property
-    def description(self) -> Description:
-        """What the nodes have to know of it."""
-        return Description(self.mean, self.deviation, self.size, self.class_names)
+    def description(self) -> DataDescription:
+        """Properties that the nodes need."""
+        return DataDescription(self.mean, self.deviation, self.size, self.class_names)
 
     def tensor(self, images: Pixels) -> Tensor:
-        """Return images of this data set as a model takes them; see `Description`."""
+        """Return normalised images; see :meth:`DataDescription.tensor`."""
         return self.description.tensor(images)
 
 
@@ -149,14 +150,14 @@ def channel_statistics(
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and standard deviation of each channel, in units of a pixel's value.
 
-    They are exact, from how often each value occurs. A channel that is the same
-    everywhere has the deviation 1, so that it can be divided by.
+    They are computed exactly from the histogram of the values. The deviation of a
+    constant channel is set to 1, so that one can divide by it.
     """
     counts = np.zeros((images.shape[-1], 256), np.int64)
     for start in range(0, len(images), CHUNK):
         for channel, count in enumerate(counts):
-            part = images[start : start + CHUNK, ..., channel]
-            count += np.bincount(part.ravel(), minlength=256)
+            chunk = images[start : start + CHUNK, ..., channel]
+            count += np.bincount(chunk.ravel(), minlength=256)
     total = counts.sum(axis=1)
     values = np.arange(256)
     mean = counts @ values / total

@@ -1,54 +1,59 @@
-"""From the name of a data set to its images."""
+"""Loading of a data set by its name."""
 
 from __future__ import annotations
 
 from functools import cache, partial
 
-from flfa_app.data.cache import cached_images
-from flfa_app.data.dataset import Images, channel_statistics
+from flfa_app.data.cache import cached_dataset
+from flfa_app.data.dataset import ImageDataset, channel_statistics
+from flfa_app.data.declaration import DatasetReader, DatasetSource
 from flfa_app.data.sources import DATASETS
-from flfa_app.data.validation import Source, checked
+from flfa_app.data.validation import validate_dataset
 
-__all__ = ["load_images"]
+__all__ = ["load_dataset"]
 
 
 @cache
-def load_images(name: str, data_dir: str = "", image_size: int = 0) -> Images:
-    """Load a data set; once in a process, decoded once on a machine.
+def load_dataset(name: str, data_dir: str = "", image_size: int = 0) -> ImageDataset:
+    """Load a data set: once per process, decoded once per machine.
 
     Parameters
     ----------
     name : str
-        One of ``DATASETS``.
+        A key of ``DATASETS``.
     data_dir : str
-        Where its files are; ``""``: where they usually are.
+        Folder of its files; ``""``: the usual one.
     image_size : int
-        Width and height to which photographs in folders are brought; all other images
-        must have it already. 0: as they are.
+        Width and height to which photographs in folders are resized; all other images
+        must already have this size. 0: no resizing.
 
     Raises
     ------
     FileNotFoundError
-        If the data set is not there and cannot be downloaded.
+        If the data set is missing and cannot be downloaded.
     ValueError
-        If it is damaged, or of another size.
+        If it is damaged, of another size, or another data set.
     OSError
-        If a file cannot be read, or the cache not written.
+        If a file cannot be read, or the cache cannot be written.
     """
-    source = DATASETS[name](name, data_dir, image_size)
-    decode = partial(_decode, source, image_size)
-    if not source.files and not source.identity:
+    source = DATASETS[name]
+    reader = source.find(data_dir, image_size)
+    decode = partial(_decode, source, reader, image_size)
+    if not reader.files and not reader.cache_key:
         return decode()
-    return cached_images(name, image_size, source.files, source.identity, decode)
+    return cached_dataset(name, image_size, reader.files, reader.cache_key, decode)
 
 
-def _decode(source: Source, image_size: int) -> Images:
-    found = checked(source.read(), source)
-    size = found.train.shape[1]
+def _decode(
+    source: DatasetSource, reader: DatasetReader, image_size: int
+) -> ImageDataset:
+    dataset = validate_dataset(reader.read(), reader)
+    source.verify(dataset, reader.location)
+    size = dataset.train.shape[1]
     if image_size not in (0, size):
         raise ValueError(
-            f"image-size is {image_size}, but the images in {source.place} are "
+            f"image-size is {image_size}, but the images in {reader.location} are "
             f"{size}x{size}, and only image folders are resized; set image-size to 0"
         )
-    mean, deviation = channel_statistics(found.train)
-    return Images(**vars(found), mean=mean, deviation=deviation)
+    mean, deviation = channel_statistics(dataset.train)
+    return ImageDataset(**vars(dataset), mean=mean, deviation=deviation)

@@ -1,4 +1,4 @@
-"""The training data of a real node: what its ``dataset-path`` points to."""
+"""Training data of a node's own: the file or folder of its ``dataset-path``."""
 
 from __future__ import annotations
 
@@ -11,44 +11,50 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flfa_app.data.cache import cached_images
-from flfa_app.data.class_names import refuse_unknown_classes, renumbered
-from flfa_app.data.dataset import Description, Images, Pixels
-from flfa_app.data.formats.folders import classes_in, list_pictures, read_pictures
-from flfa_app.data.formats.npz import archive_class_names, read_archive
-from flfa_app.data.formats.saved import is_saved, load_saved, read_split
-from flfa_app.data.validation import checked_images, checked_labels, reading
+from flfa_app.data.cache import cached_dataset
+from flfa_app.data.class_names import refuse_unknown_classes, remap_labels
+from flfa_app.data.dataset import DataDescription, ImageDataset, Labels, Pixels
+from flfa_app.data.formats.huggingface import (
+    is_saved_dataset,
+    load_saved_dataset,
+    read_split,
+)
+from flfa_app.data.formats.image_folder import class_folders, list_images, read_images
+from flfa_app.data.formats.npz import class_names_of, read_npz
+from flfa_app.data.validation import report_damage, validate_images, validate_labels
 
-__all__ = ["OwnImages", "load_own_images"]
+__all__ = ["NodeData", "load_node_data"]
 
 _KEYS = (("train_images", "train_labels"), ("images", "labels"), ("x_train", "y_train"))
 _CURE = "write it again"
 
+_Arrays = tuple[NDArray[Any], NDArray[Any]]
 
-class OwnImages(NamedTuple):
-    """Images and labels of one node."""
+
+class NodeData(NamedTuple):
+    """Training images and labels of one node."""
 
     images: Pixels
-    labels: NDArray[np.int64]
+    labels: Labels
 
 
-class _Found(NamedTuple):
+class _NodeFiles(NamedTuple):
     files: tuple[Path, ...]
-    read: Callable[[], tuple[NDArray[Any], NDArray[Any]]]
+    read: Callable[[], _Arrays]
 
 
 @cache
-def load_own_images(dataset_path: str, description: Description) -> OwnImages:
-    """Load a node's own training data; once in a process, decoded once on a machine.
+def load_node_data(dataset_path: str, description: DataDescription) -> NodeData:
+    """Load a node's own training data: once per process, decoded once per machine.
 
     Parameters
     ----------
     dataset_path : str
         An ``.npz`` file with ``train_images`` and ``train_labels`` (or ``images`` and
-        ``labels``), a ``load_from_disk`` folder, or a folder with a folder for each
-        class (or with ``train/`` in which they are).
-    description : Description
-        Of the run's data set: what this node's images have to be like.
+        ``labels``), a ``load_from_disk`` folder, or a folder with one folder per class
+        (or with ``train/``, which has them).
+    description : DataDescription
+        Properties of the run's data set, which this node's images must have.
 
     Raises
     ------
@@ -56,51 +62,106 @@ def load_own_images(dataset_path: str, description: Description) -> OwnImages:
         If the images do not fit the run's.
     """
     path = Path(dataset_path).expanduser()
-    found = _find(path, description)
-    decode = partial(_decode, path, found, description)
-    # All that `_decode` asks of the images: what fits one run may not fit another.
-    identity = json.dumps(
+    node_files = _find(path, description)
+    decode = partial(_decode, path, node_files, description)
+    # Everything that `_decode` checks: data that fits one run may not fit another.
+    cache_key = json.dumps(
         [description.size, description.channels, description.class_names]
     )
-    # Another process serves the next message: it finds the pixels decoded.
-    images = cached_images("node", description.size, found.files, identity, decode)
-    return OwnImages(images.train, images.train_labels)
+    # A real node starts a process per message, so the memory of this one is not enough.
+    dataset = cached_dataset(
+        "node", description.size, node_files.files, cache_key, decode
+    )
+    return NodeData(dataset.train, dataset.train_labels)
 
 
-def _find(path: Path, description: Description) -> _Found:
+def _find(path: Path, description: DataDescription) -> _NodeFiles:
     if path.suffix == ".npz" and path.is_file():
-        return _Found((path,), partial(_archive, path, description))
-    if is_saved(path):
+        return _NodeFiles((path,), partial(_read_npz, path, description))
+    if is_saved_dataset(path):
         files = [file for file in path.rglob("*") if file.is_file()]
-        return _Found(tuple(files), partial(_saved, path, description))
+        return _NodeFiles(tuple(files), partial(_read_saved, path, description))
     if path.is_dir():
         folder = path / "train" if (path / "train").is_dir() else path
-        names = classes_in(folder)
-        _refuse_unknown(names, description, folder)
-        found = list_pictures(folder, names, some_classes=True)
-        labels = np.array([description.class_names.index(names[i]) for _, i in found])
-        files = [file for file, _ in found]
-
-        def read() -> tuple[NDArray[Any], NDArray[Any]]:
-            return read_pictures(files, description.size, _CURE), labels
-
-        return _Found(tuple(files), read)
-    what = "is not" if path.exists() else "is missing; this node's dataset-path must be"
+        return _find_image_folder(folder, description)
+    problem = (
+        "is not" if path.exists() else "is missing; this node's dataset-path must be"
+    )
     raise FileNotFoundError(
-        f"{path} {what} an .npz file, a folder written by datasets' save_to_disk, or a "
-        "folder with a folder of pictures for each class"
+        f"{path} {problem} an .npz file, a folder written by datasets' save_to_disk, "
+        "or a folder with one folder of images per class"
     )
 
 
-def _decode(path: Path, found: _Found, description: Description) -> Images:
-    images, labels = found.read()
-    _refuse_floats(images, path)
-    with reading(path, _CURE):
-        images = checked_images(images, "images")
+def _find_image_folder(folder: Path, description: DataDescription) -> _NodeFiles:
+    names = class_folders(folder)
+    _refuse_unknown(names, description, folder)
+    images = list_images(folder, names, allow_empty_classes=True)
+    files = [file for file, _ in images]
+    labels = np.array([description.class_names.index(names[i]) for _, i in images])
+
+    def read() -> _Arrays:
+        return read_images(files, description.size, _CURE), labels
+
+    return _NodeFiles(tuple(files), read)
+
+
+def _read_npz(path: Path, description: DataDescription) -> _Arrays:
+    (images, labels), others = read_npz(path, _KEYS, _CURE)
+    with report_damage(path, _CURE):
+        names = class_names_of(others)
+    return images, _labels_of_run(labels, names, description, path)
+
+
+def _read_saved(path: Path, description: DataDescription) -> _Arrays:
+    dataset = load_saved_dataset(path, _CURE)
+    with report_damage(path, _CURE):
+        if isinstance(dataset, Mapping):
+            if "train" not in dataset:
+                raise ValueError(f"its splits are {', '.join(dataset)}, not train")
+            dataset = dataset["train"]
+        split = read_split(dataset)
+    labels = _labels_of_run(split.labels, split.class_names, description, path)
+    return split.images, labels
+
+
+def _labels_of_run(
+    labels: NDArray[Any],
+    names: tuple[str, ...] | None,
+    description: DataDescription,
+    path: Path,
+) -> NDArray[Any]:
+    """Return labels in the class order of the run.
+
+    Labels without names are in that order already.
+    """
+    if names is None or names == description.class_names or labels.size == 0:
+        return labels
+    _refuse_unknown(names, description, path)
+    with report_damage(path, _CURE):
+        # Validated before the lookup, in which -1 (no label) would be the last class.
+        # `_decode` compares their number with that of the images.
+        valid = validate_labels(labels, labels.size, len(names), "labels")
+    return remap_labels(valid, names, description.class_names)
+
+
+def _refuse_unknown(
+    names: Sequence[str], description: DataDescription, location: Path
+) -> None:
+    refuse_unknown_classes(names, description.class_names, str(location), "the run")
+
+
+def _decode(
+    path: Path, node_files: _NodeFiles, description: DataDescription
+) -> ImageDataset:
+    images, labels = node_files.read()
+    _refuse_other_types(images, path)
+    with report_damage(path, _CURE):
+        images = validate_images(images, "images")
         classes = len(description.class_names)
-        labels = checked_labels(labels, len(images), classes, "labels")
-    _refuse_others(images, description, path)
-    return Images(
+        labels = validate_labels(labels, len(images), classes, "labels")
+    _refuse_other_shapes(images, description, path)
+    return ImageDataset(
         images,
         labels,
         images[:0],
@@ -111,68 +172,26 @@ def _decode(path: Path, found: _Found, description: Description) -> Images:
     )
 
 
-def _refuse_floats(images: NDArray[Any], path: Path) -> None:
+def _refuse_other_types(images: NDArray[Any], path: Path) -> None:
     if images.dtype != np.uint8:
         raise ValueError(
             f"the images in {path} are of type {images.dtype}; they must be uint8, "
-            "whole numbers from 0 to 255: save them with astype(numpy.uint8), those "
-            "from 0 to 1 times 255"
+            "whole numbers from 0 to 255: save them with astype(numpy.uint8), and "
+            "multiply values from 0 to 1 by 255 first"
         )
 
 
-def _refuse_others(images: Pixels, description: Description, path: Path) -> None:
+def _refuse_other_shapes(
+    images: Pixels, description: DataDescription, path: Path
+) -> None:
     size, channels = images.shape[1], images.shape[3]
     if (size, channels) != (description.size, description.channels):
+        colours = {1: "in grey", 3: "in colour (RGB)"}.get(
+            description.channels, "with these channels"
+        )
         raise ValueError(
             f"{path} does not fit the run: this node's images are {size}x{size} with "
             f"{channels} channel(s), the model is for "
             f"{description.size}x{description.size} with {description.channels}; save "
-            f"them {_colours(description.channels)} and in this size"
+            f"them {colours} and in this size"
         )
-
-
-def _colours(channels: int) -> str:
-    return {1: "in grey", 3: "in colour (RGB)"}.get(channels, "with these channels")
-
-
-def _archive(path: Path, description: Description) -> tuple[NDArray[Any], NDArray[Any]]:
-    (images, labels), others = read_archive(path, _KEYS, _CURE)
-    with reading(path, _CURE):
-        names = archive_class_names(others)
-    return images, _labels_of_run(labels, names, description, path)
-
-
-def _saved(path: Path, description: Description) -> tuple[NDArray[Any], NDArray[Any]]:
-    loaded = load_saved(path, _CURE)
-    with reading(path, _CURE):
-        if isinstance(loaded, Mapping):
-            if "train" not in loaded:
-                raise ValueError(f"its splits are {', '.join(loaded)}, not train")
-            loaded = loaded["train"]
-        split = read_split(loaded)
-    labels = _labels_of_run(split.labels, split.class_names, description, path)
-    return split.images, labels
-
-
-def _labels_of_run(
-    labels: NDArray[Any],
-    names: tuple[str, ...] | None,
-    description: Description,
-    path: Path,
-) -> NDArray[Any]:
-    """Return labels that count the run's classes; without names they do already."""
-    if names is None or names == description.class_names or labels.size == 0:
-        return labels
-    # The same classes in another order, or some of them only.
-    _refuse_unknown(names, description, path)
-    with reading(path, _CURE):
-        # Before they are looked up: -1, a missing label, would be the last class.
-        # Whether there is one for each image is looked at with the images.
-        own = checked_labels(labels, labels.size, len(names), "labels")
-    return renumbered(own, names, description.class_names)
-
-
-def _refuse_unknown(
-    names: Sequence[str], description: Description, place: Path
-) -> None:
-    refuse_unknown_classes(names, description.class_names, str(place), "the run")

@@ -1,4 +1,4 @@
-"""Who holds which training images."""
+"""Distribution of the training images over the clients."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import numpy as np
 from flwr.common.logger import log
 from numpy.typing import NDArray
 
-__all__ = ["PARTITIONERS", "partition_indices"]
+__all__ = ["PARTITIONERS", "Partition", "partition_indices"]
 
 PARTITIONERS = ("dirichlet", "iid", "shards", "natural")
-# flwr-datasets draws eleven times for a seed before it gives up.
+# flwr-datasets draws eleven times with one seed before it gives up.
 SEEDS_TO_TRY = 20
 
-Parts = tuple[NDArray[np.int64], ...]
+Partition = tuple[NDArray[np.int64], ...]
+"""Indices of the training images of each client."""
 
 
 def partition_indices(
@@ -30,7 +31,7 @@ def partition_indices(
     seed: int,
     shards_per_client: int = 2,
     owners: NDArray[Any] | None = None,
-) -> Parts:
+) -> Partition:
     """Distribute the training images over the clients.
 
     Parameters
@@ -40,26 +41,29 @@ def partition_indices(
     num_partitions : int
         Number of clients.
     partitioner : str
-        ``"dirichlet"`` (paper: the share of every class is drawn from Dir(beta), a
-        client that has its fair share gets no more), ``"iid"``, ``"shards"`` (sorted by
-        label, cut into equal pieces, each client draws some; what is left over at the
-        end, less than one image a shard, is nobody's) or ``"natural"`` (by owner).
+        ``"dirichlet"`` (paper: the shares of each class are drawn from Dir(beta); a
+        client with its fair share of images gets no more), ``"iid"``, ``"shards"``
+        (sorted by label, cut into equal shards, dealt to the clients at random; the
+        remainder, less than one image per shard, is not used) or ``"natural"`` (by
+        owner).
     beta : float
-        Small: clients with few classes; large: like iid.
+        For ``"dirichlet"``: a small value gives clients few classes; a large one
+        approaches iid.
     min_size : int
-        No client has less; a Dirichlet partition is drawn again until this holds.
+        Smallest number of images of a client. A Dirichlet partition is drawn again
+        until every client has it.
     seed : int
-        Decides the partition together with the other arguments, nothing else does.
+        Together with the other arguments it determines the partition.
     shards_per_client : int
         For ``"shards"``.
     owners : NDArray[Any], optional
-        For ``"natural"``: who each training image belongs to. The clients are the
-        owners, sorted.
+        For ``"natural"``: the owner of each training image. The clients are the owners
+        in sorted order.
 
     Raises
     ------
     ValueError
-        If there is no such partition that gives every client ``min_size`` images.
+        If no such partition gives every client ``min_size`` images.
     """
     if num_partitions * min_size > len(labels):
         raise ValueError(
@@ -81,25 +85,24 @@ def partition_indices(
         parts = _shards(table, num_partitions, shards_per_client, seed)
     else:
         parts = _natural(table, num_partitions)
-    if (least := min(map(len, parts))) < min_size:
+    sizes = [len(part) for part in parts]
+    if (smallest := min(sizes)) < min_size:
         raise ValueError(
             f"min-partition-size is {min_size}, but the {partitioner} partition gives "
-            f"client {[len(part) for part in parts].index(least)} only {least} images; "
-            f"lower it to {least} or less"
+            f"client {sizes.index(smallest)} only {smallest} images; lower it to "
+            f"{smallest} or less"
         )
     return parts
 
 
-def _iid(table: Any, num_partitions: int, seed: int) -> Parts:
+def _iid(table: Any, num_partitions: int, seed: int) -> Partition:
     from flwr_datasets.partitioner import IidPartitioner
 
-    dealer = IidPartitioner(num_partitions)
-    # It deals out slices: their order must not be that of the file.
-    dealer.dataset = table.shuffle(seed)
-    return _indices(dealer, num_partitions)
+    # It cuts slices, so the rows are shuffled first.
+    return _indices(IidPartitioner(num_partitions), table.shuffle(seed))
 
 
-def _shards(table: Any, num_partitions: int, shards: int, seed: int) -> Parts:
+def _shards(table: Any, num_partitions: int, shards: int, seed: int) -> Partition:
     from flwr_datasets.partitioner import ShardPartitioner
 
     if num_partitions * shards > len(table):
@@ -108,39 +111,36 @@ def _shards(table: Any, num_partitions: int, shards: int, seed: int) -> Parts:
             f"{num_partitions * shards} images, there are {len(table)}; lower it or "
             "simulate fewer nodes"
         )
-    cutter = ShardPartitioner(
+    partitioner = ShardPartitioner(
         num_partitions=num_partitions,
         partition_by="label",
         num_shards_per_partition=shards,
         seed=seed,
     )
-    cutter.dataset = table
-    return _indices(cutter, num_partitions)
+    return _indices(partitioner, table)
 
 
-def _natural(table: Any, num_partitions: int) -> Parts:
+def _natural(table: Any, num_partitions: int) -> Partition:
     from flwr_datasets.partitioner import NaturalIdPartitioner
 
-    sorter = NaturalIdPartitioner(partition_by="owner")
-    sorter.dataset = table
-    if sorter.num_partitions != num_partitions:
+    owners = len(table.unique("owner"))
+    if owners != num_partitions:
         raise ValueError(
-            f"partition-column has {sorter.num_partitions} different values, but there "
-            f"are {num_partitions} nodes; a natural partition needs a node for each: "
-            f"--nodes {sorter.num_partitions} (flwr run: --federation-config "
-            f"num-supernodes={sorter.num_partitions})"
+            f"partition-column has {owners} different values, but there are "
+            f"{num_partitions} nodes; a natural partition needs one node per value: "
+            f"--nodes {owners} (flwr run: --federation-config num-supernodes={owners})"
         )
-    return _indices(sorter, num_partitions)
+    return _indices(NaturalIdPartitioner(partition_by="owner"), table)
 
 
 def _dirichlet(
     table: Any, num_partitions: int, beta: float, min_size: int, seed: int
-) -> Parts:
+) -> Partition:
     from flwr_datasets.partitioner import DirichletPartitioner
 
-    minimum = _Minimum(min_size)
+    minimum = _RecordingMinimum(min_size)
     for attempt in range(SEEDS_TO_TRY):
-        drawer = DirichletPartitioner(
+        partitioner = DirichletPartitioner(
             num_partitions=num_partitions,
             partition_by="label",
             alpha=beta,
@@ -148,55 +148,56 @@ def _dirichlet(
             self_balancing=True,
             seed=int(np.random.SeedSequence([seed, attempt]).generate_state(1)[0]),
         )
-        drawer.dataset = table
         try:
             with warnings.catch_warnings():
-                # It warns at every draw that is too small; the last one is an error.
+                # It warns after every draw that is too small, and raises after the
+                # last one.
                 warnings.simplefilter("ignore", UserWarning)
-                parts = _indices(drawer, num_partitions)
+                parts = _indices(partitioner, table)
         except ValueError:
             continue
-        if len(minimum.smallest) > 1:
+        if (draws := len(minimum.smallest_sizes)) > 1:
             log(
                 INFO,
                 "Dirichlet partition: draw %d gives every client min-partition-size %d",
-                len(minimum.smallest),
+                draws,
                 min_size,
             )
         return parts
-    best = max(minimum.smallest)
+    best = max(minimum.smallest_sizes)
     cure = (
         f"the largest min-partition-size that works is {best}: lower it"
         if best
         else "not even 1 works"
     )
     raise ValueError(
-        f"none of {len(minimum.smallest)} Dirichlet draws with dirichlet-beta {beta:g} "
-        f"gives each of {num_partitions} clients min-partition-size {min_size} images; "
-        f"{cure}, raise dirichlet-beta or simulate fewer nodes"
+        f"none of {len(minimum.smallest_sizes)} Dirichlet draws with dirichlet-beta "
+        f"{beta:g} gives each of {num_partitions} clients min-partition-size "
+        f"{min_size} images; {cure}, raise dirichlet-beta or simulate fewer nodes"
     )
 
 
-class _Minimum(int):
-    """A smallest size that remembers what it was compared with.
+class _RecordingMinimum(int):
+    """Minimum size that records the sizes it is compared with.
 
-    The partitioner tells nobody how large the smallest client of a draw was, but it
-    asks whether that is at least its minimum.
+    The partitioner does not report the smallest client of a draw, but it compares that
+    size with its minimum.
     """
 
-    smallest: list[int]
+    smallest_sizes: list[int]
 
-    def __new__(cls, value: int) -> _Minimum:
+    def __new__(cls, value: int) -> _RecordingMinimum:
         minimum = super().__new__(cls, value)
-        minimum.smallest = []
+        minimum.smallest_sizes = []
         return minimum
 
     def __le__(self, size: int) -> bool:
-        # Python asks the subclass first: `size >= minimum` comes here.
-        self.smallest.append(size)
+        # `size >= minimum` calls this method, because its class is a subclass of int.
+        self.smallest_sizes.append(size)
         return super().__le__(size)
 
 
-def _indices(partitioner: Any, num_partitions: int) -> Parts:
-    parts = (partitioner.load_partition(i) for i in range(num_partitions))
+def _indices(partitioner: Any, table: Any) -> Partition:
+    partitioner.dataset = table
+    parts = (partitioner.load_partition(i) for i in range(partitioner.num_partitions))
     return tuple(np.array(part["index"], np.int64) for part in parts)

@@ -1,4 +1,4 @@
-"""What a source has read, before anyone trusts it."""
+"""Validation of the arrays of a data set, and error texts for damaged files."""
 
 from __future__ import annotations
 
@@ -9,28 +9,27 @@ import tarfile
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flfa_app.data.declaration import DatasetReader, RawDataset
+
 __all__ = [
-    "DAMAGE",
-    "Decoded",
-    "Source",
-    "checked",
-    "checked_images",
-    "checked_labels",
-    "numbered_classes",
-    "reading",
+    "DAMAGE_ERRORS",
+    "number_classes",
+    "report_damage",
+    "validate_dataset",
+    "validate_images",
+    "validate_labels",
 ]
 
-# What the readers of the formats raise at a file that is cut off or overwritten.
-DAMAGE = (
+# Errors that readers of file formats raise for a truncated or overwritten file.
+DAMAGE_ERRORS = (
     zipfile.BadZipFile,
     tarfile.TarError,
     EOFError,
@@ -38,9 +37,9 @@ DAMAGE = (
     lzma.LZMAError,
     pickle.UnpicklingError,
     struct.error,
-    # Of zipfile, at a compression or an encryption that it does not know.
+    # zipfile: unknown compression or encryption.
     RuntimeError,
-    # Of NumPy, at a header that is a text of Python no more, or of absurd numbers.
+    # NumPy: the header is not a Python literal, or has absurd numbers.
     SyntaxError,
     tokenize.TokenError,
     OverflowError,
@@ -50,117 +49,83 @@ DAMAGE = (
 )
 
 
-@dataclass(frozen=True)
-class Decoded:
-    """The arrays of a data set as they were found."""
-
-    train: NDArray[Any]
-    train_labels: NDArray[Any]
-    test: NDArray[Any]
-    test_labels: NDArray[Any]
-    class_names: tuple[str, ...]
-    extra_tests: Mapping[str, tuple[NDArray[Any], NDArray[Any]]] = field(
-        default_factory=dict
-    )
-    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where a data set was found, and how to read it.
-
-    Parameters
-    ----------
-    place : str
-        File or folder, for messages.
-    cure : str
-        What to do if it is damaged.
-    read : Callable[[], Decoded]
-        Reads everything.
-    files : tuple[Path, ...]
-        What is read; decides, with size and time, whether the cache is still right.
-    identity : str
-        What else decides: the order of the classes, or what does not lie in files of
-        ours. With neither, the data is not cached.
-    """
-
-    place: str
-    cure: str
-    read: Callable[[], Decoded]
-    files: tuple[Path, ...] = ()
-    identity: str = ""
-
-
 @contextmanager
-def reading(place: Path | str, cure: str) -> Iterator[None]:
-    """Turn what a library says of a damaged file into an error with name and cure."""
+def report_damage(location: Path | str, cure: str) -> Iterator[None]:
+    """Turn a library's error about a file into ValueError with location and cure."""
     try:
         yield
-    except DAMAGE as problem:
-        raise ValueError(f"{place} is damaged: {_text(problem)}; {cure}") from problem
+    except DAMAGE_ERRORS as problem:
+        raise ValueError(
+            f"{location} is damaged: {_error_text(problem)}; {cure}"
+        ) from problem
     except OSError as problem:
-        if problem.filename is not None:  # permissions, say: it names the file itself
+        if problem.filename is not None:  # e.g. permissions: the text names the file
             raise
-        # gzip and Pillow have no error of their own for bad content; a disk may fail.
+        # gzip and Pillow raise OSError for bad content; a disk may fail as well.
         what = "is damaged" if problem.errno is None else "cannot be read"
-        raise ValueError(f"{place} {what}: {_text(problem)}; {cure}") from problem
+        raise ValueError(f"{location} {what}: {_error_text(problem)}; {cure}") from (
+            problem
+        )
 
 
-def _text(problem: Exception) -> str:
+def _error_text(problem: Exception) -> str:
     if isinstance(problem, MemoryError):
         detail = f" ({problem})" if str(problem) else ""
         return f"it asks for more memory than this machine has{detail}"
-    # Their first argument is the encoding, or a number.
+    # The first argument of these is the encoding, or a number.
     if isinstance(problem, (UnicodeError, OSError)):
         return str(problem)
-    # A KeyError's text is in quotes; some errors have none.
+    # `str` of a KeyError has quotes; some errors have no text.
     return str(problem.args[0] if problem.args else type(problem).__name__)
 
 
-def checked(found: Decoded, source: Source) -> Decoded:
-    """Return the arrays in one shape and type; raise if they are not a data set.
+def validate_dataset(dataset: RawDataset, reader: DatasetReader) -> RawDataset:
+    """Return the arrays in uniform shapes and types.
 
     Raises
     ------
     ValueError
-        With the place, what is wrong, and the cure.
+        With the location, the problem and the cure, if they are not a data set.
     """
-    with reading(source.place, source.cure):
-        classes = len(found.class_names)
-        train = checked_images(found.train, "training images")
-        test = checked_images(found.test, "test images")
+    with report_damage(reader.location, reader.cure):
+        classes = len(dataset.class_names)
+        train = validate_images(dataset.train, "training images")
+        test = validate_images(dataset.test, "test images")
         extra = {
-            name: (checked_images(images, name), labels)
-            for name, (images, labels) in found.extra_tests.items()
+            name: (validate_images(images, name), labels)
+            for name, (images, labels) in dataset.extra_tests.items()
         }
-        others = {"the test images": test} | {k: x for k, (x, _) in extra.items()}
-        for name, images in others.items():
+        test_sets = {"the test images": test} | {k: x for k, (x, _) in extra.items()}
+        for name, images in test_sets.items():
             if images.shape[1:] != train.shape[1:]:
                 raise ValueError(
-                    f"the training images are {_shape(train)}, {name} {_shape(images)}"
+                    f"the training images are {_shape_text(train)}, {name} "
+                    f"{_shape_text(images)}"
                 )
-        for name, column in found.columns.items():
+        for name, column in dataset.columns.items():
             if len(column) != len(train):
                 raise ValueError(
                     f"the column {name} has {len(column)} values for {len(train)} "
                     "training images"
                 )
-        return Decoded(
+        return RawDataset(
             train,
-            checked_labels(found.train_labels, len(train), classes, "training labels"),
+            validate_labels(
+                dataset.train_labels, len(train), classes, "training labels"
+            ),
             test,
-            checked_labels(found.test_labels, len(test), classes, "test labels"),
-            found.class_names,
+            validate_labels(dataset.test_labels, len(test), classes, "test labels"),
+            dataset.class_names,
             {
-                name: (images, checked_labels(labels, len(images), classes, name))
+                name: (images, validate_labels(labels, len(images), classes, name))
                 for name, (images, labels) in extra.items()
             },
-            found.columns,
+            dataset.columns,
         )
 
 
-def checked_images(images: NDArray[Any], name: str) -> NDArray[np.uint8]:
-    """Return images as (N, H, W, C); raise unless they are square and of bytes."""
+def validate_images(images: NDArray[Any], name: str) -> NDArray[np.uint8]:
+    """Return images as (N, H, W, C); raise ValueError unless square and uint8."""
     if images.dtype != np.uint8:
         raise ValueError(
             f"the {name} are of type {images.dtype}, not uint8 (whole numbers from 0 "
@@ -178,14 +143,26 @@ def checked_images(images: NDArray[Any], name: str) -> NDArray[np.uint8]:
     return images
 
 
-def checked_labels(
-    labels: NDArray[Any], number: int, classes: int, name: str
+def validate_labels(
+    labels: NDArray[Any], images: int, classes: int, name: str
 ) -> NDArray[np.int64]:
-    """Return labels as (N,) whole numbers; raise unless each names a class."""
-    if labels.shape not in ((number,), (number, 1)):
+    """Return labels as (N,) integers; raise ValueError unless each is a class.
+
+    Parameters
+    ----------
+    labels : NDArray[Any]
+        Of shape (N,) or (N, 1).
+    images : int
+        Number of images, N.
+    classes : int
+        Number of classes; labels are from 0 to one less.
+    name : str
+        Noun for the error message.
+    """
+    if labels.shape not in ((images,), (images, 1)):
         raise ValueError(
-            f"the {name} have the shape {labels.shape} for {number} images; there must "
-            "be one for each"
+            f"the {name} have the shape {labels.shape} for {images} images; there must "
+            "be one label per image"
         )
     labels = labels.reshape(-1)
     if labels.dtype.kind not in "iuf" or not np.array_equal(labels, np.floor(labels)):
@@ -198,30 +175,31 @@ def checked_labels(
     return labels.astype(np.int64)
 
 
-def numbered_classes(
+def number_classes(
     train_labels: NDArray[Any], test_labels: NDArray[Any]
 ) -> tuple[str, ...]:
-    """Return the numbers up to the largest label, where classes have no names.
+    """Return the numbers up to the largest label as names of the classes.
 
-    Not more than there are training images: one absurd label would fill the memory.
+    There are at most as many as training images: one absurd label would otherwise fill
+    the memory with names.
     """
-    largest = max(_largest(train_labels), _largest(test_labels))
+    largest = max(_largest_label(train_labels), _largest_label(test_labels))
     if largest >= train_labels.size:
         raise ValueError(
-            f"a label is {largest}, which makes {largest + 1} classes of "
+            f"a label is {largest}, which makes {largest + 1} classes for "
             f"{train_labels.size} training images; number the classes 0, 1, 2, ... or "
             "give them names (.npz: class_names; datasets: ClassLabel)"
         )
     return tuple(str(i) for i in range(largest + 1))
 
 
-def _largest(labels: NDArray[Any]) -> int:
+def _largest_label(labels: NDArray[Any]) -> int:
     if labels.size == 0:
-        raise ValueError("it has no labels of training or of test images")
+        raise ValueError("it has no training labels or no test labels")
     if labels.dtype.kind not in "iuf" or not np.isfinite(labels.max()):
         raise ValueError(f"labels (type {labels.dtype}) are not whole numbers")
     return int(labels.max())
 
 
-def _shape(images: NDArray[Any]) -> str:
+def _shape_text(images: NDArray[Any]) -> str:
     return "x".join(map(str, images.shape[1:]))

@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 
 from flfa_app.config import RunConfig
-from flfa_app.data import OwnImages
+from flfa_app.data.node_data import NodeData
 from flfa_app.launch.app_files import PROJECT, default_run_config
 from flfa_app.launch.cli import (
     add_run_options,
@@ -34,11 +34,11 @@ __all__ = ["launch_on_nodes", "main", "node_images"]
 DEMO_CONFIG: dict[str, Any] = {"num-server-rounds": 3, "fraction-train": 1.0}
 
 
-def node_images(config: RunConfig, nodes: int) -> list[OwnImages]:
+def node_images(config: RunConfig, nodes: int) -> list[NodeData]:
     """Return the images of each node, partitioned as in a simulation."""
     images = images_of(config)
     return [
-        OwnImages(images.train[indices], images.train_labels[indices])
+        NodeData(images.train[indices], images.train_labels[indices])
         for indices in partitions_of(config, nodes)
     ]
 

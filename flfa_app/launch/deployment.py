@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from flfa_app.data import OwnImages
+from flfa_app.data.node_data import NodeData
 from flfa_app.launch.processes import free_port, run_flwr
 from flfa_app.launch.run_log import strip_colours
 from flfa_app.launch.superlink import SuperLink, running_superlink
@@ -28,7 +28,7 @@ CONNECTION = "prod"
 
 
 @contextmanager
-def local_deployment(source: Path, images: Sequence[OwnImages]) -> Iterator[Deployment]:
+def local_deployment(source: Path, images: Sequence[NodeData]) -> Iterator[Deployment]:
     """Start a SuperLink and a SuperNode for each node's images, in a temporary folder.
 
     At the end every process is stopped and the folder removed.
@@ -51,11 +51,11 @@ class Deployment(SuperLink):
         An empty folder: Flower home, certificates, keys, data, logs.
     source : Path
         The app's checkout.
-    images : Sequence[OwnImages]
+    images : Sequence[NodeData]
         The data of each node. A node is given the path of its own data only.
     """
 
-    def __init__(self, home: Path, source: Path, images: Sequence[OwnImages]) -> None:
+    def __init__(self, home: Path, source: Path, images: Sequence[NodeData]) -> None:
         super().__init__(home, source)
         self.address = f"127.0.0.1:{self.port}"
         self.certificates = home / "certificates"

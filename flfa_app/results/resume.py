@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flfa_app.config import AUTO, KEYS, RunConfig
-from flfa_app.data import Images
+from flfa_app.data.dataset import ImageDataset
 from flfa_app.errors import ConfigError
 from flfa_app.results.checkpoint import Checkpoint, Checkpoints
 
@@ -55,7 +55,7 @@ def check_same_run(
         )
 
 
-def about_data(images: Images) -> dict[str, Any]:
+def about_data(images: ImageDataset) -> dict[str, Any]:
     """Return what tells a data set from another one, for the checkpoint."""
     return {
         **images.description.to_config(),

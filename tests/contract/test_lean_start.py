@@ -14,7 +14,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.common.serde import message_to_proto
 
 from flfa_app import server_app
-from flfa_app.data import load_images
+from flfa_app.data.loading import load_dataset
 from tests.federation import QUICK, ROOT, InProcessGrid, default_keys
 
 # Each takes from a tenth of a second to seconds to import.
@@ -87,7 +87,7 @@ def test_a_node_with_its_own_data_loads_nothing_heavy(
     message = next(m for m in messages if m.metadata.message_type == kind)
     sent, own = tmp_path / "message", tmp_path / "own.npz"
     sent.write_bytes(message_to_proto(message).SerializeToString())
-    images = load_images("digits")
+    images = load_dataset("digits")
     np.savez(own, images=images.train[:40], labels=images.train_labels[:40])
     node_config = {"partition-id": 0, "dataset-path": str(own)}
     done = subprocess.run(

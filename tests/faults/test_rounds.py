@@ -14,7 +14,7 @@ from flwr.app import Error, Message
 from httpx import ConnectError
 from safetensors.numpy import load_file
 
-from flfa_app.data import load_images
+from flfa_app.data.loading import load_dataset
 from flfa_app.errors import ConfigError
 from flfa_app.server.exchange import exchange
 from flfa_app.server.messaging import NO_ANSWER, replies_to
@@ -293,7 +293,7 @@ def test_a_node_that_comes_back_with_another_id_takes_its_place() -> None:
     draw = roster.draw(fraction=1.0, least=1, seed=0, server_round=1)
     assert sorted(m.node_id for m in draw.take(3)) == sorted(others)
     # Back, as another node.
-    data = load_images("digits").description.to_config()
+    data = load_dataset("digits").description.to_config()
     grid.nodes = [*others, 77]
     grid.contexts[77] = grid.contexts.pop(gone)
     roster.refresh(grid, timeout=1.0, data=data)

@@ -11,7 +11,7 @@ from flwr.app import Context, RecordDict
 
 from flfa_app import server_app, task
 from flfa_app.config import RunConfig
-from flfa_app.data import load_images
+from flfa_app.data.loading import load_dataset
 from tests.federation import QUICK, InProcessGrid, default_keys, metrics, run_app
 
 
@@ -35,7 +35,7 @@ def run_nodes(folder: Path, paths: list[Path]) -> list[dict[str, Any]]:
 
 def parts(folder: Path, nodes: int) -> list[Path]:
     """What each simulated client would have of the digits, in a file of its own."""
-    images = load_images("digits")
+    images = load_dataset("digits")
     config = RunConfig.parse(default_keys())
     paths = []
     for i, mine in enumerate(task.partitions_of(config, nodes)):
@@ -70,7 +70,7 @@ def test_a_node_whose_data_does_not_fit_is_named_before_the_first_round(
 
 
 def test_a_natural_partition_of_own_data(tmp_path: Path) -> None:
-    images = load_images("digits")
+    images = load_dataset("digits")
     writers = np.array(["ada", "bob", "cyd"])[np.arange(len(images.train)) % 3]
     path = tmp_path / "digits.npz"
     np.savez(

@@ -1,1 +1,1 @@
-"""Readers of file formats."""
+"""Readers of file formats that several data sets use."""

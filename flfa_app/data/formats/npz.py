@@ -1,4 +1,4 @@
-"""NumPy archives with training and test images and their labels."""
+"""NumPy archives with training images, test images and their labels."""
 
 from __future__ import annotations
 
@@ -12,97 +12,105 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flfa_app.data.validation import Decoded, Source, numbered_classes, reading
+from flfa_app.data.declaration import DatasetReader, RawDataset
+from flfa_app.data.validation import number_classes, report_damage
 
-__all__ = ["archive_class_names", "find_npz", "read_archive"]
+__all__ = ["class_names_of", "find_npz", "read_npz"]
 
-# MedMNIST's names, and those of Keras.
+# MedMNIST's keys, and those of Keras.
 _KEYS = (
     ("train_images", "train_labels", "test_images", "test_labels"),
     ("x_train", "y_train", "x_test", "y_test"),
 )
 
 
-def find_npz(path: Path, class_names: tuple[str, ...] | None, cure: str) -> Source:
-    """Find a data set in an archive.
+def find_npz(
+    path: Path, class_names: tuple[str, ...] | None, cure: str
+) -> DatasetReader:
+    """Return the reader of an archive.
 
     Parameters
     ----------
     path : Path
         The archive.
     class_names : tuple[str, ...], optional
-        In the order of the labels, where they are known; otherwise the array
-        ``class_names`` of the archive, or the numbers up to the largest label.
+        In the order of the labels. Default: the array ``class_names`` of the archive,
+        or the numbers up to the largest label.
     cure : str
-        What to do if it is damaged.
+        What the user should do if the archive is damaged.
     """
     read = partial(_read, path, class_names, cure)
-    return Source(str(path), cure, read, files=(path,))
+    return DatasetReader(str(path), cure, read, files=(path,))
 
 
-def read_archive(
-    path: Path, choices: tuple[tuple[str, ...], ...], cure: str
+def read_npz(
+    path: Path, alternatives: tuple[tuple[str, ...], ...], cure: str
 ) -> tuple[list[NDArray[Any]], dict[str, NDArray[Any]]]:
-    """Return the arrays of the first choice of keys that is there, and all others."""
-    with reading(path, cure):
-        # `load` would take it for a pickle, and speak of that.
+    """Return the arrays of the first complete alternative of keys, and others.
+
+    The others are ``class_names`` and those whose keys begin with ``train_``.
+    """
+    with report_damage(path, cure):
+        # `np.load` would take anything else for a pickle and name that in its error.
         if not zipfile.is_zipfile(path):
             raise ValueError(
                 f"it has {path.stat().st_size:,} bytes and is not a complete .npz "
                 "archive"
             )
-        with np.load(path, allow_pickle=False) as file:
-            for keys in choices:
-                if set(keys) <= set(file.files):
-                    others = [key for key in file.files if key not in keys]
-                    return [_member(file, key) for key in keys], {
-                        key: _member(file, key) for key in others if _is_of_use(key)
-                    }
-            expected = " or ".join(", ".join(keys) for keys in choices)
-            raise ValueError(f"it has {', '.join(file.files)}, not {expected}")
+        with np.load(path, allow_pickle=False) as archive:
+            for keys in alternatives:
+                if set(keys) <= set(archive.files):
+                    others = [
+                        key
+                        for key in archive.files
+                        if key not in keys
+                        and (key == "class_names" or key.startswith("train_"))
+                    ]
+                    return (
+                        [_read_array(archive, key) for key in keys],
+                        {key: _read_array(archive, key) for key in others},
+                    )
+            expected = " or ".join(", ".join(keys) for keys in alternatives)
+            raise ValueError(f"it has {', '.join(archive.files)}, not {expected}")
 
 
-def _member(file: Any, key: str) -> NDArray[Any]:
-    array = file[key]
-    if not isinstance(array, np.ndarray):  # `load` gives the bytes of anything else
+def _read_array(archive: Any, key: str) -> NDArray[Any]:
+    array = archive[key]
+    if not isinstance(array, np.ndarray):  # bytes of a member that is no .npy file
         raise ValueError(f"{key} in it is not an array")
     return array
 
 
-def _is_of_use(key: str) -> bool:
-    return key == "class_names" or key.startswith("train_")
-
-
-def archive_class_names(arrays: Mapping[str, NDArray[Any]]) -> tuple[str, ...] | None:
-    """Return the names in an archive, in the order of its labels, if it has them.
+def class_names_of(arrays: Mapping[str, NDArray[Any]]) -> tuple[str, ...] | None:
+    """Return the class names in an archive, in the order of its labels, if any.
 
     Raises
     ------
     ValueError
-        If they are not one name for each class.
+        If they are not one name per class.
     """
-    if (names := arrays.get("class_names")) is None:
+    if (array := arrays.get("class_names")) is None:
         return None
-    if names.ndim != 1:
+    if array.ndim != 1:
         raise ValueError(
-            f"its class_names have the shape {names.shape}; it must be (C,), one name "
-            "for each class"
+            f"its class_names have the shape {array.shape}; it must be (C,), one name "
+            "per class"
         )
-    found = tuple(names.astype(str).tolist())
-    # Whoever goes by the names would take two classes for one.
-    if twice := [name for name, times in Counter(found).items() if times > 1]:
-        raise ValueError(f"its class_names have {', '.join(twice)} twice")
-    return found
+    names = tuple(array.astype(str).tolist())
+    # Labels are matched by name: two classes would become one.
+    if repeated := [name for name, times in Counter(names).items() if times > 1]:
+        raise ValueError(f"its class_names have {', '.join(repeated)} more than once")
+    return names
 
 
-def _read(path: Path, class_names: tuple[str, ...] | None, cure: str) -> Decoded:
-    arrays, others = read_archive(path, _KEYS, cure)
+def _read(path: Path, class_names: tuple[str, ...] | None, cure: str) -> RawDataset:
+    arrays, others = read_npz(path, _KEYS, cure)
     train, train_labels, test, test_labels = arrays
     if class_names is None:
-        with reading(path, cure):
-            class_names = archive_class_names(others)
+        with report_damage(path, cure):
+            class_names = class_names_of(others)
             if class_names is None:
-                class_names = numbered_classes(train_labels, test_labels)
+                class_names = number_classes(train_labels, test_labels)
     columns = {
         key.removeprefix("train_"): values
         for key, values in others.items()
@@ -110,4 +118,6 @@ def _read(path: Path, class_names: tuple[str, ...] | None, cure: str) -> Decoded
         and values.shape == train.shape[:1]
         and values.dtype.kind in "biuU"
     }
-    return Decoded(train, train_labels, test, test_labels, class_names, columns=columns)
+    return RawDataset(
+        train, train_labels, test, test_labels, class_names, columns=columns
+    )

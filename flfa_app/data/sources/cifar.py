@@ -6,205 +6,257 @@ import gzip
 import io
 import tarfile
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flfa_app.data.formats.batches import PickledArray, read_batch
+from flfa_app.data.declaration import DatasetReader, DatasetSource, RawDataset
+from flfa_app.data.formats.cifar_pickle import PickledArray, read_batch
 from flfa_app.data.sources.cifar10_1 import find_cifar10_1, read_cifar10_1
-from flfa_app.data.sources.named import expecting, find_anyhow, from_hub, missing
-from flfa_app.data.validation import Decoded, Source, checked_labels, reading
+from flfa_app.data.sources.common import (
+    find_common_format,
+    hub_dataset,
+    missing_dataset_text,
+)
+from flfa_app.data.validation import report_damage, validate_labels
 
-__all__ = ["find_cifar"]
+__all__ = ["SOURCES"]
 
 
-class _Layout(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Cifar(DatasetSource):
+    """The batches of one of the two data sets.
+
+    Parameters
+    ----------
+    folder, archive : str
+        Name of the official archive, and of the folder in it.
+    train_files : tuple[str, ...]
+        Training batches.
+    test_file, meta_file : str
+        Test batch, and the file with the names of the classes.
+    labels_key, names_key : str
+        Keys of a batch's labels, and of the names in ``meta_file``.
+    class_names : tuple[str, ...]
+        Names for formats that may have none.
+    hub : str
+        Name on the Hub of Hugging Face.
+    """
+
     folder: str
     archive: str
-    train: tuple[str, ...]
-    test: str
-    labels: str
-    meta: str
-    meta_key: str
+    train_files: tuple[str, ...]
+    test_file: str
+    meta_file: str
+    labels_key: str
+    names_key: str
     class_names: tuple[str, ...]
     hub: str
 
     @property
     def files(self) -> tuple[str, ...]:
-        return *self.train, self.test, self.meta
+        """Names of all files in the folder."""
+        return *self.train_files, self.test_file, self.meta_file
+
+    def find(self, data_dir: str, image_size: int) -> DatasetReader:
+        """Find the batches; download the data set if they are missing."""
+        roots = [Path(data_dir).expanduser()] if data_dir else []
+        for root in roots:
+            if reader := self._find_in(root):
+                return reader
+        text = missing_dataset_text(
+            self.name,
+            [f"{self.folder}/", self.archive],
+            roots,
+            f"download {self.archive} from {self.url}",
+        )
+        return hub_dataset(self.hub, self.class_names, text)
+
+    def _find_in(self, root: Path) -> DatasetReader | None:
+        cure = f"delete it and download {self.archive} again from {self.url}"
+        folders = root / self.folder, root
+        for folder in folders:
+            if not self._absent(folder):
+                files = tuple(folder / file for file in self.files)
+                read = partial(self._read_folder, folder, cure)
+                return DatasetReader(str(folder), cure, read, files)
+        if (archive := root / self.archive).is_file():
+            read = partial(self._read_archive, archive, cure)
+            return DatasetReader(str(archive), cure, read, files=(archive,))
+        if reader := find_common_format(self.name, root, self.class_names, cure):
+            return reader
+        for folder in folders:
+            absent = self._absent(folder)
+            is_official = folder.name == self.folder and folder.is_dir()
+            if is_official or len(absent) < len(self.files):
+                raise FileNotFoundError(
+                    f"{', '.join(map(str, absent))} is missing; unpack {self.archive} "
+                    f"again ({self.url})"
+                )
+        return None
+
+    def _absent(self, folder: Path) -> list[Path]:
+        paths = (folder / file for file in self.files)
+        return [path for path in paths if not path.is_file()]
+
+    def _read_folder(self, folder: Path, cure: str) -> RawDataset:
+        def load(file: str) -> dict[str, Any]:
+            return read_batch(folder / file, (folder / file).read_bytes(), cure)
+
+        return self._read(load, f"{folder}/", cure)
+
+    def _read_archive(self, archive: Path, cure: str) -> RawDataset:
+        # Nothing is unpacked to the disk: a member's path could lead anywhere. All of
+        # it is decompressed, because the checksum is at the end.
+        with report_damage(archive, cure):
+            content = gzip.decompress(archive.read_bytes())
+            members = {}
+            with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+                for file in self.files:
+                    member = tar.extractfile(f"{self.folder}/{file}")
+                    if member is None:
+                        raise ValueError(f"{self.folder}/{file} in it is not a file")
+                    members[file] = member.read()
+
+        def load(file: str) -> dict[str, Any]:
+            return read_batch(f"{archive}: {file}", members[file], cure)
+
+        return self._read(load, f"{archive}: ", cure)
+
+    def _read(
+        self, load: Callable[[str], dict[str, Any]], prefix: str, cure: str
+    ) -> RawDataset:
+        """Read all files with ``load``; ``prefix`` comes before their names in errors.
+
+        Every batch is loaded before the first is examined.
+        """
+        classes = len(self.class_names)
+        batches = {file: load(file) for file in (*self.train_files, self.test_file)}
+        images, labels = [], []
+        for file, batch in batches.items():
+            with report_damage(f"{prefix}{file}", cure):
+                rows, numbers = (
+                    _image_rows(batch.get("data")),
+                    batch.get(self.labels_key),
+                )
+                if not isinstance(numbers, list):
+                    raise ValueError(f"it has no list {self.labels_key}")
+                # `array` raises ValueError for lists of several lengths.
+                labels.append(
+                    validate_labels(
+                        np.array(numbers), len(rows), classes, self.labels_key
+                    )
+                )
+            images.append(rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+        names = load(self.meta_file).get(self.names_key)
+        with report_damage(f"{prefix}{self.meta_file}", cure):
+            if not isinstance(names, list) or len(names) != classes:
+                raise ValueError(f"it has no list {self.names_key} of {classes} names")
+        return RawDataset(
+            np.concatenate(images[:-1]),
+            np.concatenate(labels[:-1]),
+            images[-1],
+            labels[-1],
+            tuple(str(name) for name in names),
+        )
 
 
-_SHAPE = 32, 3
-_COARSE = 20  # classes of CIFAR-100 that have five others each
-_PLACE = "https://www.cs.toronto.edu/~kriz/cifar.html"
-_LAYOUTS = {
-    "cifar10": _Layout(
+class Cifar10(Cifar):
+    """CIFAR-10; CIFAR-10.1 in the same folder is a further test set."""
+
+    def find(self, data_dir: str, image_size: int) -> DatasetReader:
+        """Find the batches and the further test sets."""
+        reader = super().find(data_dir, image_size)
+        extra = find_cifar10_1(Path(data_dir).expanduser()) if data_dir else {}
+        if not extra:
+            return reader
+        extra_files = (path for pair in extra.values() for path in pair)
+
+        def read() -> RawDataset:
+            return replace(reader.read(), extra_tests=read_cifar10_1(extra))
+
+        return replace(reader, read=read, files=(*reader.files, *extra_files))
+
+
+class Cifar100(Cifar):
+    """CIFAR-100 with its fine labels."""
+
+    coarse_classes = 20
+
+    def verify(self, dataset: RawDataset, location: str) -> None:
+        """Raise ValueError also for CIFAR-10, and for the coarse labels.
+
+        Both fit a hundred classes, most of which would then have no image.
+        """
+        super().verify(dataset, location)
+        largest = max(dataset.train_labels.max(), dataset.test_labels.max())
+        if largest < self.coarse_classes:
+            raise ValueError(
+                f"{location} is not {self.name}: its labels are from 0 to {largest}, "
+                "like those of CIFAR-10 or the coarse labels of CIFAR-100; set dataset "
+                f"to 'cifar10', or data-dir to the fine labels ({self.url}), or "
+                "dataset to 'files' and data-dir to this one"
+            )
+
+
+def _image_rows(data: Any) -> NDArray[np.uint8]:
+    """Return the images of a batch, one per row: red, then green, then blue."""
+    problem = "it has no data of 3x32x32 bytes"
+    if not isinstance(data, PickledArray):
+        raise ValueError(problem)
+    try:
+        rows = data.array()
+    except ValueError as detail:
+        raise ValueError(f"{problem}: {detail}") from detail
+    if rows.shape[1:] != (3072,) or len(rows) == 0:
+        raise ValueError(problem)
+    return rows
+
+
+_BOTH: dict[str, Any] = {
+    "url": "https://www.cs.toronto.edu/~kriz/cifar.html",
+    "train_images": 50_000,
+    "test_images": 10_000,
+    "image_size": 32,
+    "channels": 3,
+}
+
+SOURCES = (
+    Cifar10(
+        name="cifar10",
+        display_name="CIFAR-10",
+        classes=10,
         folder="cifar-10-batches-py",
         archive="cifar-10-python.tar.gz",
-        train=tuple(f"data_batch_{i}" for i in range(1, 6)),
-        test="test_batch",
-        labels="labels",
-        meta="batches.meta",
-        meta_key="label_names",
+        train_files=tuple(f"data_batch_{i}" for i in range(1, 6)),
+        test_file="test_batch",
+        meta_file="batches.meta",
+        labels_key="labels",
+        names_key="label_names",
         class_names=(
             *("airplane", "automobile", "bird", "cat", "deer"),
             *("dog", "frog", "horse", "ship", "truck"),
         ),
         hub="uoft-cs/cifar10",
+        **_BOTH,
     ),
-    "cifar100": _Layout(
+    Cifar100(
+        name="cifar100",
+        display_name="CIFAR-100",
+        classes=100,
         folder="cifar-100-python",
         archive="cifar-100-python.tar.gz",
-        train=("train",),
-        test="test",
-        labels="fine_labels",
-        meta="meta",
-        meta_key="fine_label_names",
-        # The names are in the file `meta`; other formats may not have them.
+        train_files=("train",),
+        test_file="test",
+        meta_file="meta",
+        labels_key="fine_labels",
+        names_key="fine_label_names",
         class_names=tuple(str(i) for i in range(100)),
         hub="uoft-cs/cifar100",
+        **_BOTH,
     ),
-}
-
-
-def find_cifar(name: str, data_dir: str, image_size: int) -> Source:
-    """Find the batches; CIFAR-10.1 beside those of CIFAR-10 is a further test set."""
-    roots = [Path(data_dir).expanduser()] if data_dir else []
-    size, channels = _SHAPE
-    source = expecting(_find(name, roots), name, size, channels)
-    if name == "cifar100":
-        source = replace(source, read=partial(_fine, source))
-    extra = find_cifar10_1(roots[0]) if roots and name == "cifar10" else {}
-    if not extra:
-        return source
-    files = tuple(path for pair in extra.values() for path in pair)
-
-    def read() -> Decoded:
-        return replace(source.read(), extra_tests=read_cifar10_1(extra))
-
-    return replace(source, read=read, files=(*source.files, *files))
-
-
-def _fine(source: Source) -> Decoded:
-    """Read CIFAR-100; raise if it is CIFAR-10, or has the coarse labels.
-
-    Both fit a hundred classes, most of which would then have no image.
-    """
-    found = source.read()
-    largest = max(found.train_labels.max(), found.test_labels.max())
-    if largest < _COARSE:
-        raise ValueError(
-            f"{source.place} is not cifar100: its labels are from 0 to {largest}, as "
-            "those of CIFAR-10 or the coarse ones of CIFAR-100; set dataset to "
-            f"'cifar10', or data-dir to the fine labels ({_PLACE}), or dataset to "
-            "'files' and data-dir to this one"
-        )
-    return found
-
-
-def _find(name: str, roots: list[Path]) -> Source:
-    layout = _LAYOUTS[name]
-    cure = f"delete it and download {layout.archive} again from {_PLACE}"
-    for root in roots:
-        folders = root / layout.folder, root
-        for folder in folders:
-            if not _absent(folder, layout):
-                return _in_folder(folder, layout, cure)
-        if (archive := root / layout.archive).is_file():
-            read = partial(_read_archive, archive, layout, cure)
-            return Source(str(archive), cure, read, files=(archive,))
-        if source := find_anyhow(name, root, layout.class_names, cure):
-            return source
-        for folder in folders:
-            absent = _absent(folder, layout)
-            if len(absent) < len(layout.files) or (
-                folder.name == layout.folder and folder.is_dir()
-            ):
-                raise FileNotFoundError(
-                    f"{', '.join(map(str, absent))} is missing; unpack "
-                    f"{layout.archive} again ({_PLACE})"
-                )
-    get = f"download {layout.archive} from {_PLACE}"
-    text = missing(name, [f"{layout.folder}/", layout.archive], roots, get)
-    return from_hub(name, layout.hub, layout.class_names, text)
-
-
-def _absent(folder: Path, layout: _Layout) -> list[Path]:
-    paths = (folder / file for file in layout.files)
-    return [path for path in paths if not path.is_file()]
-
-
-def _in_folder(folder: Path, layout: _Layout, cure: str) -> Source:
-    files = tuple(folder / file for file in layout.files)
-
-    def content(wanted: str) -> dict[str, Any]:
-        return read_batch(folder / wanted, (folder / wanted).read_bytes(), cure)
-
-    read = partial(_read, layout, f"{folder}/", cure, content)
-    return Source(str(folder), cure, read, files)
-
-
-def _read_archive(archive: Path, layout: _Layout, cure: str) -> Decoded:
-    # Nothing is unpacked to the disk: a member's path could lead anywhere. All of it is
-    # unzipped, because the checksum is at the end.
-    with reading(archive, cure):
-        content = gzip.decompress(archive.read_bytes())
-        members = {}
-        with tarfile.open(fileobj=io.BytesIO(content)) as tar:
-            for wanted in layout.files:
-                member = tar.extractfile(f"{layout.folder}/{wanted}")
-                if member is None:
-                    raise ValueError(f"{layout.folder}/{wanted} in it is not a file")
-                members[wanted] = member.read()
-    return _read(
-        layout,
-        f"{archive}: ",
-        cure,
-        lambda wanted: read_batch(f"{archive}: {wanted}", members[wanted], cure),
-    )
-
-
-def _read(
-    layout: _Layout, place: str, cure: str, content: Callable[[str], dict[str, Any]]
-) -> Decoded:
-    classes = len(layout.class_names)
-    batches = [content(name) for name in (*layout.train, layout.test)]
-    images, labels = [], []
-    for name, batch in zip((*layout.train, layout.test), batches, strict=True):
-        with reading(f"{place}{name}", cure):
-            data, numbers = _rows(batch.get("data")), batch.get(layout.labels)
-            if not isinstance(numbers, list):
-                raise ValueError(f"it has no list {layout.labels}")
-            # Raises as well if they are lists of several lengths.
-            numbers = np.array(numbers)
-            labels.append(checked_labels(numbers, len(data), classes, layout.labels))
-        images.append(data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
-    names = content(layout.meta).get(layout.meta_key)
-    with reading(f"{place}{layout.meta}", cure):
-        if not isinstance(names, list) or len(names) != classes:
-            raise ValueError(f"it has no list {layout.meta_key} of {classes} names")
-    return Decoded(
-        np.concatenate(images[:-1]),
-        np.concatenate(labels[:-1]),
-        images[-1],
-        labels[-1],
-        tuple(str(name) for name in names),
-    )
-
-
-def _rows(data: Any) -> NDArray[np.uint8]:
-    """Return the images of a batch, one in a row: red, then green, then blue."""
-    needed = "it has no data of 3x32x32 bytes"
-    if not isinstance(data, PickledArray):
-        raise ValueError(needed)
-    try:
-        rows = data.array()
-    except ValueError as problem:
-        raise ValueError(f"{needed}: {problem}") from problem
-    if rows.shape[1:] != (3072,) or len(rows) == 0:
-        raise ValueError(needed)
-    return rows
+)

@@ -1,46 +1,64 @@
-"""ImageNet-100: a hundred classes of ImageNet, named in a file."""
+"""ImageNet-100: those classes of ImageNet that a text file lists."""
 
 from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
 
-from flfa_app.data.formats.folders import find_folders
-from flfa_app.data.validation import Source, reading
+from flfa_app.data.declaration import DatasetReader, DatasetSource
+from flfa_app.data.formats.image_folder import find_image_folder
+from flfa_app.data.validation import report_damage
 
-__all__ = ["find_imagenet100"]
+__all__ = ["SOURCES"]
 
 DEFAULT_SIZE = 64
-_GET = (
-    "ImageNet is at https://www.image-net.org (registration); its classes are the "
-    "folders n01440764, ..."
-)
 
 
-def find_imagenet100(name: str, data_dir: str, image_size: int) -> Source:
-    """Find the image folders; ``classes.txt`` names those to use, one in a line."""
-    if not data_dir:
-        raise FileNotFoundError(
-            f"data-dir is empty; set it to {name}'s folder with classes.txt, train/ "
-            f"and val/. {_GET}"
+class ImageNet100(DatasetSource):
+    """Image folders, and ``classes.txt`` with one class name per line."""
+
+    def find(self, data_dir: str, image_size: int) -> DatasetReader:
+        """Find the folders of the listed classes."""
+        download = (
+            f"ImageNet is at {self.url} (registration); its classes are the folders "
+            "n01440764, ..."
         )
-    root = Path(data_dir).expanduser()
-    for path in (root / "classes.txt", root / "train"):
-        if not path.exists():
+        if not data_dir:
             raise FileNotFoundError(
-                f"{path} is missing; {name} needs train/<class>/, val/<class>/ (or "
-                f"test/) and classes.txt with one name of a class in a line. {_GET}"
+                f"data-dir is empty; set it to {self.name}'s folder with classes.txt, "
+                f"train/ and val/. {download}"
             )
-    names = _class_names(root / "classes.txt")
-    if twice := [name for name, times in Counter(names).items() if times > 1]:
-        raise ValueError(f"{root / 'classes.txt'} names {', '.join(twice)} twice")
-    if not names:
-        raise ValueError(f"{root / 'classes.txt'} names no class")
-    return find_folders(root, image_size or DEFAULT_SIZE, names)
+        root = Path(data_dir).expanduser()
+        class_list = root / "classes.txt"
+        for path in (class_list, root / "train"):
+            if not path.exists():
+                raise FileNotFoundError(
+                    f"{path} is missing; {self.name} needs train/<class>/, "
+                    "val/<class>/ (or test/) and classes.txt with one class name per "
+                    f"line. {download}"
+                )
+        names = _read_class_names(class_list)
+        if not names:
+            raise ValueError(f"{class_list} names no class; write one name per line")
+        if repeated := [name for name, times in Counter(names).items() if times > 1]:
+            raise ValueError(
+                f"{class_list} names {', '.join(repeated)} more than once; delete the "
+                "repetition"
+            )
+        return find_image_folder(root, image_size or DEFAULT_SIZE, names)
 
 
-def _class_names(path: Path) -> list[str]:
-    with reading(path, "save it as text in UTF-8, one name of a class in a line"):
-        # Windows' editors begin such a file with a mark that is no part of a name.
+def _read_class_names(path: Path) -> list[str]:
+    with report_damage(path, "save it as text in UTF-8, one class name per line"):
+        # Editors of Windows put a byte order mark at the beginning.
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     return [line.strip() for line in lines if line.strip()]
+
+
+SOURCES = (
+    ImageNet100(
+        name="imagenet100",
+        display_name="ImageNet-100",
+        url="https://www.image-net.org",
+    ),
+)

@@ -1,4 +1,4 @@
-"""MedMNIST: an archive for each set, from the package's folder or from Zenodo."""
+"""MedMNIST: one archive per data set, found locally or downloaded from Zenodo."""
 
 from __future__ import annotations
 
@@ -8,99 +8,108 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from flfa_app.data.declaration import DatasetReader, DatasetSource, RawDataset
 from flfa_app.data.formats.npz import find_npz
-from flfa_app.data.sources.named import find_anyhow, missing
-from flfa_app.data.validation import Decoded, Source, checked
+from flfa_app.data.sources.common import find_common_format, missing_dataset_text
 
-__all__ = ["MEDMNIST", "ZENODO", "find_medmnist"]
-
-ZENODO = "https://zenodo.org/records/10519652/files/{}.npz?download=1"
-# The two-dimensional sets with one label an image.
-MEDMNIST = (
-    "pathmnist",
-    "dermamnist",
-    "octmnist",
-    "pneumoniamnist",
-    "retinamnist",
-    "breastmnist",
-    "bloodmnist",
-    "tissuemnist",
-    "organamnist",
-    "organcmnist",
-    "organsmnist",
-)
-_SIZE = 28
+__all__ = ["SOURCES"]
 
 
-def find_medmnist(name: str, data_dir: str, image_size: int) -> Source:
-    """Find the official file of 28x28 pixels; download it if there is none."""
-    root = Path(data_dir or "~/.medmnist").expanduser()
-    url = ZENODO.format(name)
-    cure = f"delete it and download it again from {url}"
-    source = find_anyhow(name, root, None, cure)
-    if source is None:
-        path = root / f"{name}.npz"
-        _download(name, path, missing(name, (), [root], f"download it from {url}"))
-        source = find_npz(path, None, cure)
-    # Some sets are alike in all that `_read` could tell them apart by.
-    if (other := Path(source.place).stem) in MEDMNIST and other != name:
-        raise ValueError(
-            f"dataset is {name!r}, but data-dir leads to {source.place}; set dataset "
-            f"to {other!r}, or data-dir to the folder of {name}.npz ({url})"
-        )
-    return replace(source, read=partial(_read, name, source))
+class MedMNIST(DatasetSource):
+    """The official file of 28x28 pixels."""
+
+    def find(self, data_dir: str, image_size: int) -> DatasetReader:
+        """Find the archive; download it if it is missing."""
+        root = Path(data_dir or "~/.medmnist").expanduser()
+        cure = f"delete it and download it again from {self.url}"
+        reader = find_common_format(self.name, root, None, cure)
+        if reader is None:
+            path = root / f"{self.name}.npz"
+            text = missing_dataset_text(
+                self.name, (), [root], f"download it from {self.url}"
+            )
+            _download(self.name, path, text)
+            reader = find_npz(path, None, cure)
+        # Some of the data sets have the same form: only the file name tells them apart.
+        other = Path(reader.location).stem
+        if other != self.name and other in {source.name for source in SOURCES}:
+            raise ValueError(
+                f"dataset is {self.name!r}, but data-dir leads to {reader.location}; "
+                f"set dataset to {other!r}, or data-dir to the folder of "
+                f"{self.name}.npz ({self.url})"
+            )
+        return replace(reader, read=partial(_read, self.name, reader))
 
 
-def _read(name: str, source: Source) -> Decoded:
-    """Read a set and name its classes; raise if it is another one."""
-    # Here, not above: with the cache filled nobody waits for the package's imports.
+def _read(name: str, reader: DatasetReader) -> RawDataset:
+    """Read a data set and name its classes."""
+    # Imported here because it takes seconds; with a filled cache nothing is read.
     import medmnist
 
-    info = medmnist.INFO[name]
-    names = info["label"]
-    found = checked(source.read(), source)
-    has = found.train.shape[1], found.train.shape[3], len(found.class_names)
-    expected = _SIZE, info["n_channels"], len(names)
-    if has != expected:
-        raise ValueError(
-            f"{source.place} is not {name}: it has {_text(*has)}, {name} has "
-            f"{_text(*expected)}; set data-dir to the folder of the official "
-            f"{name}.npz ({ZENODO.format(name)}), or dataset to 'files' and data-dir "
-            "to this one"
-        )
-    return replace(found, class_names=tuple(names[str(i)] for i in range(len(names))))
+    dataset = reader.read()
+    names = medmnist.INFO[name]["label"]
+    # Another number of classes stays, for `verify` to report it.
+    if len(dataset.class_names) != len(names):
+        return dataset
+    in_order = tuple(names[str(label)] for label in range(len(names)))
+    return replace(dataset, class_names=in_order)
 
 
-def _text(size: int, channels: int, classes: int) -> str:
-    return (
-        f"{size}x{size} pixels, {channels} channel(s) and {classes} classes (labels "
-        f"from 0 to {classes - 1})"
-    )
-
-
-def _download(name: str, path: Path, otherwise: str) -> None:
+def _download(name: str, path: Path, missing_text: str) -> None:
     import medmnist
 
-    cls = getattr(medmnist, medmnist.INFO[name]["python_class"])
+    package_class = getattr(medmnist, medmnist.INFO[name]["python_class"])
     folders = (path.parent, *path.parent.parents)
-    new = [folder for folder in folders if not folder.exists()]
+    created = [folder for folder in folders if not folder.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Under another name until it is complete.
+        # The file gets its name when it is complete.
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            cls(split="train", download=True, root=folder)
+            package_class(split="train", download=True, root=folder)
             Path(folder, path.name).replace(path)
     except (OSError, RuntimeError) as problem:
         cause = problem.__context__ or problem
-        _remove_empty(new)
+        _remove_empty(created)
         raise FileNotFoundError(
-            f"{otherwise}. The medmnist package has failed to download it: "
+            f"{missing_text}. The medmnist package has failed to download it: "
             f"{type(cause).__name__}: {cause}"
         ) from problem
 
 
 def _remove_empty(folders: list[Path]) -> None:
-    """Remove folders, the inner ones first: `data-dir` may be a slip of the pen."""
-    with suppress(OSError):  # one was never made, or another process uses it
+    """Remove folders, the innermost first: ``data-dir`` may be a typing error."""
+    with suppress(OSError):  # one was never created, or another process uses it
         for folder in folders:
             folder.rmdir()
+
+
+def _declare(
+    display_name: str, train: int, test: int, channels: int, classes: int
+) -> MedMNIST:
+    name = display_name.lower()
+    return MedMNIST(
+        name=name,
+        display_name=display_name,
+        url=f"https://zenodo.org/records/10519652/files/{name}.npz?download=1",
+        train_images=train,
+        test_images=test,
+        image_size=28,
+        channels=channels,
+        classes=classes,
+    )
+
+
+# The two-dimensional data sets with one label per image.
+SOURCES = (
+    _declare("PathMNIST", 89_996, 7_180, channels=3, classes=9),
+    _declare("DermaMNIST", 7_007, 2_005, channels=3, classes=7),
+    _declare("OCTMNIST", 97_477, 1_000, channels=1, classes=4),
+    _declare("PneumoniaMNIST", 4_708, 624, channels=1, classes=2),
+    _declare("RetinaMNIST", 1_080, 400, channels=3, classes=5),
+    _declare("BreastMNIST", 546, 156, channels=1, classes=2),
+    _declare("BloodMNIST", 11_959, 3_421, channels=3, classes=8),
+    _declare("TissueMNIST", 165_466, 47_280, channels=1, classes=8),
+    _declare("OrganAMNIST", 34_561, 17_778, channels=1, classes=11),
+    _declare("OrganCMNIST", 12_975, 8_216, channels=1, classes=11),
+    _declare("OrganSMNIST", 13_932, 8_827, channels=1, classes=11),
+)

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from flwr.app import Message
 
-from flfa_app.data import load_images
+from flfa_app.data.loading import load_dataset
 from flfa_app.server.nodes import Member, Roster
 from flfa_app.server.participants import Participants
 from tests.federation import InProcessGrid, default_keys
 
-DATA = load_images("digits").description.to_config()
+DATA = load_dataset("digits").description.to_config()
 
 
 def members(sizes: list[int], ids: Callable[[int], int] = lambda i: i) -> list[Member]:

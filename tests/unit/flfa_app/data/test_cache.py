@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flfa_app.data import load_images
 from flfa_app.data.cache import cache_folder
+from flfa_app.data.loading import load_dataset
 from tests.unit.flfa_app.data import write
 from tests.unit.flfa_app.data.test_formats import COLOUR, assert_same
 
@@ -31,8 +31,8 @@ def source(tmp_path: Path) -> Path:
 
 def load(source: Path, name: str = "cifar10") -> object:
     """As another process would: without the memory of this one."""
-    load_images.cache_clear()
-    return load_images(name, str(source))
+    load_dataset.cache_clear()
+    return load_dataset(name, str(source))
 
 
 def entries(cache: Path) -> list[Path]:
@@ -67,7 +67,7 @@ def test_what_is_cached_is_not_decoded_again(
     monkeypatch.setattr("flfa_app.data.loading._decode", decode)
     assert_same(load(source), COLOUR)
     with pytest.raises(AssertionError, match="decoded"):
-        load_images("files", str(source / "cifar10.npz"))
+        load_dataset("files", str(source / "cifar10.npz"))
 
 
 def test_a_changed_source_is_decoded_again(source: Path, cache: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_damaged_cache_is_made_again(
         path.write_bytes({"cut": content[:-9], "empty": b"", "other": other}[harm])
     with caplog.at_level("WARNING", logger="flwr"):
         assert_same(load(source), COLOUR)
-    assert f"{entry} is damaged and made again" in caplog.text
+    assert f"{entry} is damaged and is made again" in caplog.text
     assert path.read_bytes() == content
 
 
@@ -125,7 +125,7 @@ def count(source: str, start: object, counts: object) -> None:
 
     loading._decode = counted
     start.wait()
-    assert_same(load_images("cifar10", source), COLOUR)
+    assert_same(load_dataset("cifar10", source), COLOUR)
 
 
 def test_many_processes_at_once_decode_once(source: Path, cache: Path) -> None:
@@ -150,7 +150,7 @@ def hang_while_writing(source: str, reached: object) -> None:
         time.sleep(600)
 
     os.fsync = hang
-    load_images("cifar10", source)
+    load_dataset("cifar10", source)
 
 
 def test_a_process_killed_while_it_writes_leaves_nothing_half(
@@ -175,7 +175,9 @@ def test_a_folder_that_cannot_be_written(
     file = tmp_path / "a file"
     file.touch()
     monkeypatch.setenv("FLFA_CACHE", str(file / "flfa"))
-    with pytest.raises(OSError, match=r"cannot be kept in .*a file/flfa.*FLFA_CACHE"):
+    with pytest.raises(
+        OSError, match=r"cannot be written to .*a file/flfa.*FLFA_CACHE"
+    ):
         load(source)
 
 
@@ -191,5 +193,5 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_digits_need_no_cache(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     monkeypatch.setenv("FLFA_CACHE", "/dev/null/nowhere")
-    load_images.cache_clear()
-    assert len(load_images("digits").train) == 1438
+    load_dataset.cache_clear()
+    assert len(load_dataset("digits").train) == 1438

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flfa_app.data import load_images
+from flfa_app.data.loading import load_dataset
 from tests.unit.flfa_app.data import write
 from tests.unit.flfa_app.data.test_formats import COLOUR, GREY, ORGANS, TEN
 
@@ -57,7 +57,7 @@ def test_a_damaged_file_is_named_with_its_cure(
         cure = "delete it, or save it again"
     harm(path)
     with pytest.raises(ValueError, match=re.escape(str(path)) + ".*damaged") as caught:
-        load_images(name, str(tmp_path))
+        load_dataset(name, str(tmp_path))
     assert cure in str(caught.value)
 
 
@@ -67,7 +67,7 @@ def test_a_cut_batch_is_named(tmp_path: Path, file: str, share: float) -> None:
     path = write.cifar(tmp_path, "cifar10", COLOUR) / file
     cut(path, share)
     with pytest.raises(ValueError, match=re.escape(str(path)) + " is damaged"):
-        load_images("cifar10", str(tmp_path))
+        load_dataset("cifar10", str(tmp_path))
 
 
 class Evil:
@@ -85,17 +85,17 @@ def test_a_batch_cannot_call_anything(tmp_path: Path) -> None:
     victim = tmp_path / "made"
     path.write_bytes(pickle.dumps({"data": Evil(victim), "labels": []}, protocol=2))
     with pytest.raises(ValueError, match=r"data_batch_1 is damaged: it asks for "):
-        load_images("cifar10", str(tmp_path))
+        load_dataset("cifar10", str(tmp_path))
     assert not victim.exists()
 
 
 IDX = {
-    "ends early": (lambda x: x[:-1], r"header speaks of .* bytes, it has"),
-    "is too long": (lambda x: x + b"\0", r"header speaks of .* bytes, it has"),
+    "ends early": (lambda x: x[:-1], "bytes; by its header it should have"),
+    "is too long": (lambda x: x + b"\0", "bytes; by its header it should have"),
     "ends in its header": (lambda x: x[:9], "ends after 9 bytes"),
     "has labels where images should be": (
         lambda x: b"\0\0\x08\x01" + x[4:],
-        "begins with 00000801, an idx file of 3 dimensions with 00000803",
+        "begins with 00000801; an idx file with 3 dim.* begins with 00000803",
     ),
     "is of floats": (lambda x: b"\0\0\x0d\x03" + x[4:], "begins with 00000d03"),
     "is empty": (lambda x: b"", "begins with nothing"),
@@ -108,7 +108,7 @@ def test_an_idx_file_that(tmp_path: Path, case: str) -> None:
     path = write.fashion(tmp_path, GREY, "")[2]
     path.write_bytes(change(path.read_bytes()))
     with pytest.raises(ValueError, match=f"t10k-images.* is damaged: .*{message}"):
-        load_images("fashionmnist", str(tmp_path))
+        load_dataset("fashionmnist", str(tmp_path))
 
 
 def without(key: str) -> write.Arrays:
@@ -131,11 +131,11 @@ WRONG: dict[str, tuple[dict[str, np.ndarray], str]] = {
     ),
     "no training images": (
         {k: v[:0] if k.startswith("train") else v for k, v in ORGANS.items()},
-        "no labels of training",
+        "no training labels or no test labels",
     ),
     "no test images": (
         {k: v[:0] if k.startswith("test") else v for k, v in ORGANS.items()},
-        "no labels of training or of test",
+        "no training labels or no test labels",
     ),
     "fewer labels than images": (
         ORGANS | {"train_labels": ORGANS["train_labels"][:-1]},
@@ -178,7 +178,7 @@ def test_what_is_not_a_data_set_is_refused(tmp_path: Path, case: str) -> None:
     data, message = WRONG[case]
     path = write.npz(tmp_path / "organcmnist.npz", data)
     with pytest.raises(ValueError, match=message) as caught:
-        load_images("organcmnist", str(tmp_path))
+        load_dataset("organcmnist", str(tmp_path))
     assert str(caught.value).startswith(f"{path} is damaged: ")
 
 
@@ -210,7 +210,7 @@ def test_another_data_set_under_the_name_of_one(
     else:
         path = write.saved(tmp_path / "pathmnist", data)
     with pytest.raises(ValueError, match=f"it has {has}.*pathmnist has") as caught:
-        load_images("pathmnist", str(tmp_path))
+        load_dataset("pathmnist", str(tmp_path))
     assert str(caught.value).startswith(f"{path} is not pathmnist: ")
     for text in (
         "pathmnist has 28x28 pixels, 3 channel(s) and 9 classes (labels from 0 to 8)",
@@ -222,8 +222,8 @@ def test_another_data_set_under_the_name_of_one(
 def test_the_file_of_another_set_that_is_just_like_it(tmp_path: Path) -> None:
     path = write.npz(tmp_path / "organsmnist.npz", ORGANS)
     with pytest.raises(ValueError, match="set dataset to 'organsmnist', or data-dir"):
-        load_images("organcmnist", str(path))
-    assert len(load_images("organsmnist", str(path)).class_names) == 11
+        load_dataset("organcmnist", str(path))
+    assert len(load_dataset("organsmnist", str(path)).class_names) == 11
 
 
 @pytest.mark.parametrize("kind", ["npz", "saved"])
@@ -236,26 +236,26 @@ def test_an_absurd_label_does_not_fill_the_memory(tmp_path: Path, kind: str) -> 
     else:
         path = write.saved(tmp_path / "own", data)
     with pytest.raises(ValueError, match=r"a label is 200000000000, .* 30 training im"):
-        load_images("files", str(path))
+        load_dataset("files", str(path))
     # As many classes as training images are believed, one more is not.
     for largest, believed in ((29, True), (30, False)):
-        load_images.cache_clear()
+        load_dataset.cache_clear()
         labels[7] = largest
         path = write.npz(tmp_path / f"{largest}.npz", GREY | {"train_labels": labels})
         if believed:
-            assert load_images("files", str(path)).class_names[-1] == "29"
+            assert load_dataset("files", str(path)).class_names[-1] == "29"
         else:
             with pytest.raises(
                 ValueError, match=r"30\.npz is damaged: a label is 30, "
             ):
-                load_images("files", str(path))
+                load_dataset("files", str(path))
 
 
 @pytest.mark.parametrize("names", [np.array("cat"), np.array([["cat", "dog"]])])
 def test_class_names_that_are_no_list(tmp_path: Path, names: np.ndarray) -> None:
     path = write.npz(tmp_path / "own.npz", GREY | {"class_names": names})
     with pytest.raises(ValueError, match=r"own\.npz is damaged: its class_names have"):
-        load_images("files", str(path))
+        load_dataset("files", str(path))
 
 
 BATCHES: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -295,7 +295,7 @@ def test_a_batch_with_something_wrong_is_named(tmp_path: Path, case: str) -> Non
     path = write.cifar(tmp_path, "cifar10", COLOUR) / file
     path.write_bytes(write.python2(content))
     with pytest.raises(ValueError, match=f"{file} is damaged: .*{message}") as caught:
-        load_images("cifar10", str(tmp_path))
+        load_dataset("cifar10", str(tmp_path))
     assert str(caught.value).startswith(str(path))
     assert str(caught.value).count("is damaged") == 1
 
@@ -321,7 +321,7 @@ def test_a_batch_gets_bytes_of_a_text_and_no_other_codec(
     with pytest.raises(
         ValueError, match=r"data_batch_1 is damaged: (it asks for|TypeError: .*_latin1)"
     ):
-        load_images("cifar10", str(tmp_path))
+        load_dataset("cifar10", str(tmp_path))
 
 
 @pytest.mark.parametrize("size", [0, 8])
@@ -336,7 +336,7 @@ def test_more_than_eight_bits_are_not_cut_off(
         path.parent.mkdir(parents=True)
         Image.fromarray(ramp).save(path)
     with pytest.raises(ValueError, match=f"Pillow's mode {mode}; save it") as caught:
-        load_images("files", str(tmp_path), size)
+        load_dataset("files", str(tmp_path), size)
     assert str(caught.value).startswith(str(tmp_path / "train" / "a" / "deep.tif has"))
 
 
@@ -349,7 +349,7 @@ def test_cifar10_1_of_another_size(tmp_path: Path) -> None:
         ValueError,
         match=r"cifar10\.1_v4_data\.npy is damaged: .*\(7, 16, 16, 3\).*modestyachts",
     ):
-        load_images("cifar10", str(tmp_path))
+        load_dataset("cifar10", str(tmp_path))
 
 
 def test_cifar10_1_is_checked_as_well(tmp_path: Path) -> None:
@@ -357,27 +357,27 @@ def test_cifar10_1_is_checked_as_well(tmp_path: Path) -> None:
     np.save(tmp_path / "cifar10.1_v6_labels.npy", np.arange(20) % 11)
     np.save(tmp_path / "cifar10.1_v6_data.npy", COLOUR["train_images"])
     with pytest.raises(ValueError, match=r"v6_labels\.npy is damaged: .* from 0 to 10"):
-        load_images("cifar10", str(tmp_path))
+        load_dataset("cifar10", str(tmp_path))
     cut(tmp_path / "cifar10.1_v6_data.npy")
     with pytest.raises(ValueError, match=r"v6_data\.npy is damaged: .*modestyachts"):
-        load_images("cifar10", str(tmp_path))
+        load_dataset("cifar10", str(tmp_path))
 
 
 def test_saved_folders_with_something_wrong(tmp_path: Path) -> None:
     folder = write.saved(tmp_path / "a", GREY, columns=("picture", "label"))
     with pytest.raises(ValueError, match=r"columns are picture, label; .*image or img"):
-        load_images("files", str(folder))
+        load_dataset("files", str(folder))
     folder = write.saved(tmp_path / "b", GREY)
     cut(next((folder / "train").glob("*.arrow")))
     with pytest.raises(ValueError, match=re.escape(str(folder)) + " is damaged"):
-        load_images("files", str(folder))
+        load_dataset("files", str(folder))
     folder = write.saved(tmp_path / "c", GREY)
     next((folder / "test").glob("*.arrow")).unlink()
     with pytest.raises(ValueError, match=r"\.arrow is missing; write it again"):
-        load_images("files", str(folder))
+        load_dataset("files", str(folder))
     folder = write.saved(tmp_path / "d", GREY)
-    with pytest.raises(ValueError, match="one split; training and test are needed"):
-        load_images("files", str(folder / "train"))
+    with pytest.raises(ValueError, match="single split; train and test are needed"):
+        load_dataset("files", str(folder / "train"))
 
 
 def test_image_folders_with_something_wrong(tmp_path: Path) -> None:
@@ -385,27 +385,27 @@ def test_image_folders_with_something_wrong(tmp_path: Path) -> None:
     with pytest.raises(
         FileNotFoundError, match=r"classes\.txt is missing; imagenet100"
     ):
-        load_images("imagenet100", str(tmp_path))
+        load_dataset("imagenet100", str(tmp_path))
     (tmp_path / "classes.txt").write_text(f"{TEN[0]}\nn99\n")
-    with pytest.raises(FileNotFoundError, match=r"train/n99 has no picture"):
-        load_images("imagenet100", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match=r"train/n99 has no image"):
+        load_dataset("imagenet100", str(tmp_path))
     (tmp_path / "classes.txt").write_text(f"{TEN[0]}\n{TEN[0]}\n")
-    with pytest.raises(ValueError, match=f"names {TEN[0]} twice"):
-        load_images("imagenet100", str(tmp_path))
+    with pytest.raises(ValueError, match=f"names {TEN[0]} more than once"):
+        load_dataset("imagenet100", str(tmp_path))
     small = write.arrays(1, 1, size=9, channels=3)
     write.pictures(tmp_path / "train", small["train_images"], np.array([1]), TEN)
-    with pytest.raises(ValueError, match=r"is 9x9 pixels, .* 32x32; .*image-size"):
-        load_images("files", str(tmp_path))
-    assert load_images("files", str(tmp_path), 16).size == 16
+    with pytest.raises(ValueError, match=r"has 9x9 pixels, .* 32x32; .*image-size"):
+        load_dataset("files", str(tmp_path))
+    assert load_dataset("files", str(tmp_path), 16).size == 16
 
 
 def test_another_size_than_asked_for(tmp_path: Path) -> None:
     path = write.npz(tmp_path / "own.npz", GREY)
-    assert load_images("files", str(path), 28).size == 28
+    assert load_dataset("files", str(path), 28).size == 28
     with pytest.raises(
         ValueError, match=r"image-size is 32, but .* are 28x28, and only"
     ):
-        load_images("files", str(path), 32)
+        load_dataset("files", str(path), 32)
 
 
 @pytest.mark.parametrize(
@@ -425,7 +425,7 @@ def test_a_missing_file_says_where_it_was_looked_for_and_where_to_get_it(
     folder = tmp_path / "empty"
     folder.mkdir()
     with pytest.raises(FileNotFoundError) as caught:
-        load_images(name, str(folder))
+        load_dataset(name, str(folder))
     for text in (file, str(folder), place):
         assert text in str(caught.value)
     assert list(folder.iterdir()) == []
@@ -437,14 +437,14 @@ def test_a_folder_that_is_not_there_is_not_left_behind(
     """A slip of the pen in data-dir makes no folder, nor those above it."""
     wrong = tmp_path / "tyop" / "medmnist"
     with pytest.raises(FileNotFoundError, match=f"no bloodmnist.npz, .* in {wrong}; "):
-        load_images("bloodmnist", str(wrong))
+        load_dataset("bloodmnist", str(wrong))
     assert not (tmp_path / "tyop").exists()
 
 
 def test_one_of_the_four_files_is_missing(tmp_path: Path) -> None:
     write.fashion(tmp_path, GREY)[3].unlink()
     with pytest.raises(FileNotFoundError, match="but not t10k-labels-idx1-ubyte"):
-        load_images("fashionmnist", str(tmp_path))
+        load_dataset("fashionmnist", str(tmp_path))
 
 
 @pytest.mark.parametrize("inner", [False, True])
@@ -457,10 +457,10 @@ def test_a_batch_is_missing(
     with pytest.raises(
         FileNotFoundError, match=f"^{folder / file} is missing; unpack cifar"
     ):
-        load_images("cifar10", str(folder if inner else tmp_path))
+        load_dataset("cifar10", str(folder if inner else tmp_path))
 
 
 def test_all_batches_are_missing(tmp_path: Path, offline: None) -> None:
     (tmp_path / "cifar-10-batches-py").mkdir()
     with pytest.raises(FileNotFoundError, match=r"data_batch_1, .* is missing; unp"):
-        load_images("cifar10", str(tmp_path))
+        load_dataset("cifar10", str(tmp_path))

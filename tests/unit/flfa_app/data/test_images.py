@@ -9,14 +9,14 @@ import torch
 from flwr.app import ConfigRecord
 from sklearn.datasets import load_digits
 
-from flfa_app.data import Description, load_images
-from flfa_app.data.dataset import channel_statistics
-from flfa_app.data.sources.digits import find_digits
+from flfa_app.data.dataset import DataDescription, channel_statistics
+from flfa_app.data.loading import load_dataset
+from flfa_app.data.sources import DATASETS
 from tests.unit.flfa_app.data import write
 
 
 def test_digits() -> None:
-    images = load_images("digits")
+    images = load_dataset("digits")
     assert images.train.shape == (1438, 8, 8, 1)
     assert images.test.shape == (359, 8, 8, 1)
     assert (images.channels, images.size, len(images.class_names)) == (1, 8, 10)
@@ -27,7 +27,7 @@ def test_digits() -> None:
 
 
 def test_the_digits_are_those_of_scikit_learn() -> None:
-    digits, images = load_digits(), load_images("digits")
+    digits, images = load_digits(), load_dataset("digits")
     assert images.class_names == tuple(str(name) for name in digits.target_names)
     order = np.argsort(digits.target, kind="stable")
     for_testing = np.zeros(len(order), bool)
@@ -45,11 +45,11 @@ def test_scikit_learn_without_its_digits_is_named(
     spec = importlib.util.spec_from_file_location("sklearn", package)
     monkeypatch.setattr("flfa_app.data.sources.digits.find_spec", lambda name: spec)
     with pytest.raises(FileNotFoundError, match=r"digits\.csv\.gz; install"):
-        find_digits("digits", "", 0)
+        DATASETS["digits"].find("", 0)
 
 
 def test_loading_again_reads_nothing() -> None:
-    assert load_images("digits") is load_images("digits")
+    assert load_dataset("digits") is load_dataset("digits")
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -58,7 +58,7 @@ def test_a_tensor_is_the_normalised_pixels(channels: int) -> None:
     data = write.arrays(1500, 1, size=4, channels=channels)["train_images"]
     pixels = data.reshape(1500, 4, 4, channels)
     mean, deviation = channel_statistics(pixels)
-    made = Description(mean, deviation, 4, ("a", "b")).tensor(pixels)
+    made = DataDescription(mean, deviation, 4, ("a", "b")).tensor(pixels)
     assert made.dtype == torch.float32
     assert made.shape == (1500, channels, 4, 4)
     assert made.stride() == (16 * channels, 1, 4 * channels, channels)
@@ -78,10 +78,10 @@ def test_statistics_by_hand() -> None:
 
 def test_the_description_goes_over_the_wire_unchanged(tmp_path: Path) -> None:
     path = write.npz(tmp_path / "own.npz", write.arrays(channels=3))
-    description = load_images("files", str(path)).description
+    description = load_dataset("files", str(path)).description
     sent = ConfigRecord(description.to_config())
     assert sent.keys() == {"pixel-mean", "pixel-std", "image-size", "class-names"}
-    assert Description.from_config(sent) == description
+    assert DataDescription.from_config(sent) == description
     del sent["pixel-std"]
     with pytest.raises(ValueError, match="no pixel-std in its config"):
-        Description.from_config(sent)
+        DataDescription.from_config(sent)

@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flfa_app.data import kept, kept_partition, load_images, partition_indices
+from flfa_app.data import cache as kept
+from flfa_app.data.cache import cached_partition
+from flfa_app.data.loading import load_dataset
+from flfa_app.data.partition import partition_indices
 
-LABELS = load_images("digits").train_labels
+LABELS = load_dataset("digits").train_labels
 DIRICHLET = {"partitioner": "dirichlet", "beta": 0.5, "min_size": 1, "seed": 0}
 NATURAL = DIRICHLET | {"partitioner": "natural"}
 
@@ -48,7 +51,7 @@ def same(one: Any, other: Any) -> bool:
 def test_it_is_drawn_once(settings: dict, draws: list[int]) -> None:
     expected = partition_indices(LABELS, 10, **settings)
     for _ in range(3):
-        assert same(kept_partition(LABELS, 10, **settings), expected)
+        assert same(cached_partition(LABELS, 10, **settings), expected)
     assert len(draws) == 1
 
 
@@ -57,32 +60,32 @@ def test_owners_are_part_of_it(draws: list[int]) -> None:
         owners = np.array(names)
         expected = partition_indices(LABELS[:3], 2, **NATURAL, owners=owners)
         for _ in range(2):
-            found = kept_partition(LABELS[:3], 2, **NATURAL, owners=owners)
+            found = cached_partition(LABELS[:3], 2, **NATURAL, owners=owners)
             assert same(found, expected)
     assert len(draws) == 2
 
 
 @pytest.mark.parametrize("other", [{"seed": 1}, {"beta": 0.6}, {"min_size": 2}])
 def test_another_setting_is_another_partition(other: dict, draws: list[int]) -> None:
-    kept_partition(LABELS, 10, **DIRICHLET)
-    found = kept_partition(LABELS, 10, **DIRICHLET | other)
+    cached_partition(LABELS, 10, **DIRICHLET)
+    found = cached_partition(LABELS, 10, **DIRICHLET | other)
     assert same(found, partition_indices(LABELS, 10, **DIRICHLET | other))
     assert len(draws) == 2
 
 
 def test_other_labels_or_numbers_are_another_partition(draws: list[int]) -> None:
-    kept_partition(LABELS, 10, **DIRICHLET)
-    kept_partition(LABELS[::-1], 10, **DIRICHLET)
-    kept_partition(LABELS, 11, **DIRICHLET)
+    cached_partition(LABELS, 10, **DIRICHLET)
+    cached_partition(LABELS[::-1], 10, **DIRICHLET)
+    cached_partition(LABELS, 11, **DIRICHLET)
     assert len(draws) == 3
 
 
 def test_another_version_may_draw_otherwise(
     monkeypatch: pytest.MonkeyPatch, draws: list[int]
 ) -> None:
-    kept_partition(LABELS, 10, **DIRICHLET)
+    cached_partition(LABELS, 10, **DIRICHLET)
     monkeypatch.setattr(kept, "version", lambda name: "0")
-    kept_partition(LABELS, 10, **DIRICHLET)
+    cached_partition(LABELS, 10, **DIRICHLET)
     assert len(draws) == 2
 
 
@@ -93,13 +96,13 @@ def test_a_damaged_one_is_drawn_again(
     cache: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    expected = kept_partition(LABELS, 10, **DIRICHLET)
+    expected = cached_partition(LABELS, 10, **DIRICHLET)
     (file,) = cache.glob("partition-*.npz")
     file.write_bytes(file.read_bytes()[:-30] if content is None else content)
     with caplog.at_level(logging.WARNING, "flwr"):
-        assert same(kept_partition(LABELS, 10, **DIRICHLET), expected)
+        assert same(cached_partition(LABELS, 10, **DIRICHLET), expected)
     assert f"{file} is damaged" in caplog.text
-    assert same(kept_partition(LABELS, 10, **DIRICHLET), expected)
+    assert same(cached_partition(LABELS, 10, **DIRICHLET), expected)
     assert len(draws) == 2
     assert [path.name for path in cache.iterdir()] == [file.name]
 
@@ -111,13 +114,13 @@ def test_without_a_cache_it_is_drawn_and_says_so(
 ) -> None:
     monkeypatch.setenv("FLFA_CACHE", "/dev/null/nowhere")
     with caplog.at_level(logging.WARNING, "flwr"):
-        found = kept_partition(LABELS, 10, **DIRICHLET)
+        found = cached_partition(LABELS, 10, **DIRICHLET)
     assert same(found, partition_indices(LABELS, 10, **DIRICHLET))
-    assert "not kept for other processes" in caplog.text
+    assert "partition cannot be cached" in caplog.text
     assert "damaged" not in caplog.text
 
 
 def test_a_partition_that_does_not_exist_is_not_kept(cache: Path) -> None:
     with pytest.raises(ValueError, match="min-partition-size"):
-        kept_partition(LABELS, 10, **DIRICHLET | {"min_size": 1000})
+        cached_partition(LABELS, 10, **DIRICHLET | {"min_size": 1000})
     assert not list(cache.glob("partition-*"))

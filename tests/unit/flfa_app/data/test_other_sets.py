@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flfa_app.data import load_images
+from flfa_app.data.loading import load_dataset
 from tests.unit.flfa_app.data import write
 from tests.unit.flfa_app.data.test_formats import COLOUR, GREY, HUNDRED, assert_same
 
@@ -20,12 +20,12 @@ COLOUR_28 = write.arrays(20, 10, channels=3, classes=10)
 @pytest.mark.parametrize(
     ("name", "data", "has", "needs"),
     [
-        ("fashionmnist", COLOUR, "32x32 pixels and 3", "28x28 pixels and 1"),
-        ("fashionmnist", COLOUR_28, "28x28 pixels and 3", "28x28 pixels and 1"),
-        ("cifar10", GREY, "28x28 pixels and 1", "32x32 pixels and 3"),
-        ("cifar10", GREY_32, "32x32 pixels and 1", "32x32 pixels and 3"),
-        ("cifar10", SMALL, "16x16 pixels and 3", "32x32 pixels and 3"),
-        ("cifar100", GREY, "28x28 pixels and 1", "32x32 pixels and 3"),
+        ("fashionmnist", COLOUR, "32x32 pixels, 3", "28x28 pixels, 1"),
+        ("fashionmnist", COLOUR_28, "28x28 pixels, 3", "28x28 pixels, 1"),
+        ("cifar10", GREY, "28x28 pixels, 1", "32x32 pixels, 3"),
+        ("cifar10", GREY_32, "32x32 pixels, 1", "32x32 pixels, 3"),
+        ("cifar10", SMALL, "16x16 pixels, 3", "32x32 pixels, 3"),
+        ("cifar100", GREY, "28x28 pixels, 1", "32x32 pixels, 3"),
     ],
 )
 def test_images_of_another_kind(
@@ -36,9 +36,9 @@ def test_images_of_another_kind(
     else:
         path = write.saved(tmp_path / name, data)
     with pytest.raises(
-        ValueError, match=f"is not {name}: .*{has} ch.*, those of {name} {needs} "
+        ValueError, match=f"is not {name}: it has {has} ch.*, {name} has {needs} "
     ) as caught:
-        load_images(name, str(tmp_path))
+        load_dataset(name, str(tmp_path))
     assert str(caught.value).startswith(str(path))
     assert "dataset to 'files' and data-dir to this one" in str(caught.value)
 
@@ -46,7 +46,7 @@ def test_images_of_another_kind(
 def test_idx_files_of_another_size(tmp_path: Path) -> None:
     write.fashion(tmp_path, GREY_32)
     with pytest.raises(ValueError, match=r"is not fashionmnist: .*32x32"):
-        load_images("fashionmnist", str(tmp_path))
+        load_dataset("fashionmnist", str(tmp_path))
 
 
 @pytest.mark.parametrize("kind", ["npz", "saved", "batches"])
@@ -63,9 +63,10 @@ def test_labels_that_are_not_the_fine_ones(
     else:
         write.cifar(tmp_path, "cifar100", data)
     with pytest.raises(
-        ValueError, match=f"cifar100.* labels are from 0 to {classes - 1}, as those of"
+        ValueError,
+        match=f"cifar100.* labels are from 0 to {classes - 1}, like those of",
     ):
-        load_images("cifar100", str(tmp_path))
+        load_dataset("cifar100", str(tmp_path))
 
 
 def test_a_part_of_cifar100_is_cifar100(tmp_path: Path) -> None:
@@ -78,4 +79,4 @@ def test_a_part_of_cifar100_is_cifar100(tmp_path: Path) -> None:
         "test_labels": labels % 10,
     }
     path = write.npz(tmp_path / "cifar100.npz", data)
-    assert_same(load_images("cifar100", str(path)), data)
+    assert_same(load_dataset("cifar100", str(path)), data)

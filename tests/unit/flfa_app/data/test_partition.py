@@ -8,10 +8,10 @@ import pytest
 from datasets import Dataset
 from flwr_datasets.partitioner import DirichletPartitioner, IidPartitioner
 
-from flfa_app.data import load_images, partition_indices
-from flfa_app.data.partition import SEEDS_TO_TRY
+from flfa_app.data.loading import load_dataset
+from flfa_app.data.partition import SEEDS_TO_TRY, partition_indices
 
-LABELS = load_images("digits").train_labels
+LABELS = load_dataset("digits").train_labels
 DIRICHLET: dict[str, Any] = {
     "partitioner": "dirichlet",
     "beta": 0.3,

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flfa_app.data import load_images
-from flfa_app.data.sources.fashion import DEBIAN
+from flfa_app.data.loading import load_dataset
+from flfa_app.data.sources.fashion_mnist import DEBIAN_FOLDER as DEBIAN
 from tests.federation import ROOT
 
 REAL = Path(os.environ.get("FLFA_TEST_DATA") or ROOT.parent / "shared" / "data")
@@ -31,7 +31,7 @@ def test_medmnist(name: str) -> None:
     if not (MEDMNIST / f"{name}.npz").is_file():
         pytest.skip(f"no medmnist-small/{name}.npz in the folder FLFA_TEST_DATA")
     channels, classes = SETS[name]
-    images = load_images(name, str(MEDMNIST))
+    images = load_dataset(name, str(MEDMNIST))
     assert images.train.shape[1:] == images.test.shape[1:] == (28, 28, channels)
     assert set(images.train_labels) == set(range(classes)) == set(images.test_labels)
     assert len(images.class_names) == classes
@@ -45,7 +45,7 @@ def test_medmnist(name: str) -> None:
 def test_cifar10(name: str) -> None:
     if not CIFAR.is_file():
         pytest.skip("no cifar10_small.npz in the folder FLFA_TEST_DATA")
-    images = load_images(name, str(CIFAR))
+    images = load_dataset(name, str(CIFAR))
     assert images.train.shape == (10_000, 32, 32, 3)
     assert len(images.class_names) == 10
     # All of CIFAR-10 has the means 125.3, 123.0, 113.9; a fifth of it is near.
@@ -56,7 +56,7 @@ def test_fashion_mnist_from_debian() -> None:
     """Every class has 6,000 and 1,000 images; the pixels are the end of the file."""
     if not DEBIAN.is_dir():
         pytest.skip("Debian's package dataset-fashion-mnist is not installed")
-    images = load_images("fashionmnist")
+    images = load_dataset("fashionmnist")
     assert images.train.shape == (60_000, 28, 28, 1)
     assert np.bincount(images.train_labels).tolist() == [6_000] * 10
     assert np.bincount(images.test_labels).tolist() == [1_000] * 10

@@ -18,9 +18,9 @@ from datasets import Dataset, DatasetDict
 from datasets import Image as ImageColumn
 from PIL import Image
 
-from flfa_app.data import load_images
-from flfa_app.data.formats.batches import PickledArray, read_batch
-from flfa_app.data.kept import kept_partition
+from flfa_app.data.cache import cached_partition
+from flfa_app.data.formats.cifar_pickle import PickledArray, read_batch
+from flfa_app.data.loading import load_dataset
 from tests.unit.flfa_app.data import write
 from tests.unit.flfa_app.data.test_cache import entries
 from tests.unit.flfa_app.data.test_formats import COLOUR, GREY, assert_same, photographs
@@ -52,7 +52,7 @@ def test_an_archive_with_a_changed_directory(
     with pytest.raises(
         ValueError, match=f"own.npz is damaged: .*{message}.*; write it"
     ):
-        load_images("files", str(path))
+        load_dataset("files", str(path))
 
 
 def test_an_archive_packed_in_another_way(tmp_path: Path) -> None:
@@ -61,13 +61,13 @@ def test_an_archive_packed_in_another_way(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
         for key, array in GREY.items():
             archive.writestr(f"{key}.npy", with_header(array, "|u1", "|u1"))
-    assert_same(load_images("files", str(path)), GREY)
+    assert_same(load_dataset("files", str(path)), GREY)
     content = bytearray(path.read_bytes())
     content[200:1200] = b"\xff" * 1_000  # among the pixels of the first array
     path.write_bytes(content)
-    load_images.cache_clear()
+    load_dataset.cache_clear()
     with pytest.raises(ValueError, match=r"own\.npz is damaged: .*; write it again"):
-        load_images("files", str(path))
+        load_dataset("files", str(path))
 
 
 def with_header(array: np.ndarray, old: str, new: str) -> bytes:
@@ -89,7 +89,7 @@ def test_an_archive_that_asks_for_more_memory_than_there_is(tmp_path: Path) -> N
         for key in ("train_labels", "test_images", "test_labels"):
             archive.writestr(f"{key}.npy", with_header(GREY[key], "|u1", "|u1"))
     with pytest.raises(ValueError, match=r"own\.npz is damaged: it asks for more mem"):
-        load_images("files", str(path))
+        load_dataset("files", str(path))
 
 
 def test_an_archive_with_something_else_than_arrays(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_an_archive_with_something_else_than_arrays(tmp_path: Path) -> None:
         for key in GREY:
             archive.writestr(key, "a text")
     with pytest.raises(ValueError, match=r"own\.npz is damaged: train_images in it is"):
-        load_images("files", str(path))
+        load_dataset("files", str(path))
 
 
 def test_a_place_in_the_archive_before_its_beginning(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_place_in_the_archive_before_its_beginning(tmp_path: Path) -> None:
     struct.pack_into("<I", content, place, begin + 1_000)
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"own\.npz (is damaged|cannot be read): "):
-        load_images("files", str(path))
+        load_dataset("files", str(path))
 
 
 @pytest.mark.parametrize(("old", "new"), [("{'", "{("), ("}", "{")])
@@ -124,25 +124,25 @@ def test_cifar10_1_with_a_changed_header(tmp_path: Path, old: str, new: str) -> 
     with pytest.raises(
         ValueError, match=r"v4_data\.npy is damaged: .*download it again from .*modest"
     ):
-        load_images("cifar10", str(tmp_path))
+        load_dataset("cifar10", str(tmp_path))
 
 
 @pytest.mark.filterwarnings("ignore:Reading `.npy`:UserWarning")
 def test_a_changed_header_in_the_caches(tmp_path: Path, cache: Path) -> None:
     """Both are made again, as after any other damage."""
     write.npz(tmp_path / "cifar10.npz", COLOUR)
-    assert_same(load_images("cifar10", str(tmp_path)), COLOUR)
+    assert_same(load_dataset("cifar10", str(tmp_path)), COLOUR)
     (entry,) = entries(cache)
     (entry / "train.npy").write_bytes(with_header(COLOUR["train_images"], "{'", "{("))
-    load_images.cache_clear()
-    assert_same(load_images("cifar10", str(tmp_path)), COLOUR)
+    load_dataset.cache_clear()
+    assert_same(load_dataset("cifar10", str(tmp_path)), COLOUR)
     settings: dict[str, Any] = {"partitioner": "iid", "beta": 1.0, "min_size": 1}
     labels = np.arange(20) % 10
-    parts = kept_partition(labels, 2, seed=1, **settings)
+    parts = cached_partition(labels, 2, seed=1, **settings)
     (file,) = cache.glob("partition-*.npz")
     change_entries(file, METHOD, 99)
     for again, part in zip(
-        kept_partition(labels, 2, seed=1, **settings), parts, strict=True
+        cached_partition(labels, 2, seed=1, **settings), parts, strict=True
     ):
         assert again.tolist() == part.tolist()
 
@@ -196,7 +196,7 @@ def test_an_array_that_is_none(tmp_path: Path, state: Any, message: str) -> None
     with pytest.raises(
         ValueError, match=f"data_batch_2 is damaged: it has no data .*{message}.*; dele"
     ):
-        load_images("cifar10", str(tmp_path))
+        load_dataset("cifar10", str(tmp_path))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -237,15 +237,15 @@ def test_a_photograph_with_too_many_pixels(
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1_000)
     photographs(tmp_path, {"train/a/0.png": (30, 30), "test/a/0.png": (40, 40)})
     with caplog.at_level("WARNING", logger="flwr"):
-        assert load_images("files", str(tmp_path), 16).train.shape == (1, 16, 16, 3)
+        assert load_dataset("files", str(tmp_path), 16).train.shape == (1, 16, 16, 3)
     large = tmp_path / "test" / "a" / "0.png"
     assert caplog.messages == [f"{large} is very large: 40x40 pixels"]
     photographs(tmp_path, {"train/a/1.png": (50, 50)})
-    load_images.cache_clear()
+    load_dataset.cache_clear()
     with pytest.raises(
         ValueError, match=r"train/a/1\.png is damaged: it has too many pixels .*smaller"
     ):
-        load_images("files", str(tmp_path), 16)
+        load_dataset("files", str(tmp_path), 16)
 
 
 def saved_pictures(folder: Path, pictures: list[Any]) -> str:
@@ -260,7 +260,7 @@ def test_a_saved_folder_with_a_null_image(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"own is damaged: image 1 is null; .*; write it again"
     ):
-        load_images("files", saved_pictures(tmp_path / "own", pictures))
+        load_dataset("files", saved_pictures(tmp_path / "own", pictures))
 
 
 def test_a_saved_folder_with_too_many_pixels(
@@ -270,14 +270,14 @@ def test_a_saved_folder_with_too_many_pixels(
     path = saved_pictures(tmp_path / "own", pictures)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1_000)
     with pytest.raises(ValueError, match="own is damaged: image 1 has too many pixels"):
-        load_images("files", path)
+        load_dataset("files", path)
 
 
 def test_a_saved_folder_whose_list_of_files_is_another(tmp_path: Path) -> None:
     folder = write.saved(tmp_path / "own", GREY)
     (folder / "train" / "state.json").write_text("[]")
     with pytest.raises(ValueError, match=r"own is damaged: .*; write it again"):
-        load_images("files", str(folder))
+        load_dataset("files", str(folder))
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
@@ -289,7 +289,7 @@ def test_a_list_of_classes_with_a_mark_at_its_beginning(
         tmp_path, {f"{s}/{n}/0.png": (9, 9) for s in ("train", "val") for n in names}
     )
     (tmp_path / "classes.txt").write_text("\n".join(names), encoding=encoding)
-    assert load_images("imagenet100", str(tmp_path), 8).class_names == names
+    assert load_dataset("imagenet100", str(tmp_path), 8).class_names == names
 
 
 def test_a_list_of_classes_that_is_no_text(tmp_path: Path) -> None:
@@ -298,4 +298,4 @@ def test_a_list_of_classes_that_is_no_text(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"classes\.txt is damaged: .*utf-8.* byte 0xe9.*save it as te"
     ):
-        load_images("imagenet100", str(tmp_path))
+        load_dataset("imagenet100", str(tmp_path))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flfa_app.data import DATASETS
+from flfa_app.data.sources import DATASETS
 from flfa_app.errors import ConfigError
 from flfa_app.experiments.analysis.paper import (
     _read_numbers,

@@ -1,4 +1,9 @@
-"""The pickles of CIFAR's batches, read without trust in what they ask for."""
+"""Safe reader of the pickled batches of CIFAR.
+
+torchvision's reader does not replace it. It calls ``pickle.load``, behind a comparison
+with the md5 sums of the official files: without the comparison a hostile batch runs its
+code, and with it no subset, rewritten or packed batch can be read.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flfa_app.data.validation import reading
+from flfa_app.data.validation import report_damage
 
 __all__ = ["PickledArray", "read_batch"]
 
-# A cut or overwritten pickle is a program that goes wrong anywhere.
-_GONE_WRONG = (
+# A truncated or overwritten pickle is a program that can fail anywhere.
+_UNPICKLING_ERRORS = (
     ArithmeticError,
     AssertionError,
     AttributeError,
@@ -29,23 +34,23 @@ _GONE_WRONG = (
 
 
 class PickledType:
-    """Stands for NumPy's ``dtype``, which may crash at a state that is not its own."""
+    """Replaces NumPy's ``dtype``, which may crash at an invalid state."""
 
     def __init__(self, code: Any = None, *flags: Any) -> None:
         self.code = code
 
     def __setstate__(self, state: Any) -> None:
-        """Pass over byte order and flags: bytes have none."""
+        """Ignore byte order and flags, which have no meaning for bytes."""
 
 
 class PickledArray:
-    """Stands for an array: what the pickle says of it, looked at before it is built."""
+    """Replaces ``ndarray``: the array is built after its description is checked."""
 
     def __init__(self, *prototype: Any) -> None:
         self.state: Any = None
 
     def __setstate__(self, state: Any) -> None:
-        """Keep version, shape, type, whether columns come first, and the content."""
+        """Store version, shape, type, whether the order is Fortran's, and content."""
         self.state = state
 
     def array(self) -> NDArray[np.uint8]:
@@ -54,14 +59,14 @@ class PickledArray:
         Raises
         ------
         ValueError
-            If it is not of bytes, or of more or fewer than its shape says.
+            If it is not of bytes, or its length does not fit its shape.
         """
         if not isinstance(self.state, tuple) or len(self.state) != 5:
             raise ValueError("an array in it has no shape, type and content")
-        _, shape, kind, by_column, content = self.state
-        if not isinstance(kind, PickledType) or kind.code not in ("u1", b"u1"):
+        _, shape, dtype, is_fortran, content = self.state
+        if not isinstance(dtype, PickledType) or dtype.code not in ("u1", b"u1"):
             raise ValueError("an array in it is not of bytes (uint8)")
-        if isinstance(content, str):  # Python 2's bytes
+        if isinstance(content, str):  # bytes written by Python 2
             content = content.encode("latin1")
         if not isinstance(content, bytes):
             raise ValueError(f"the content of an array in it is {type(content)}")
@@ -72,16 +77,15 @@ class PickledArray:
                 f"an array in it has {len(content):,} bytes for the shape {shape}"
             )
         flat = np.frombuffer(content, np.uint8)
-        # Columns first: the array of the other order, its dimensions turned around.
-        return flat.reshape(shape[::-1]).T if by_column else flat.reshape(shape)
+        return flat.reshape(shape, order="F" if is_fortran else "C")
 
 
 def _is_length(number: Any) -> bool:
     return isinstance(number, int) and number >= 0
 
 
-def _latin1(text: Any, encoding: Any) -> bytes:
-    """Return the bytes that Python 3 writes as a text, below protocol 3."""
+def _encode_latin1(text: Any, encoding: Any) -> bytes:
+    """Replace ``codecs.encode``, with which Python 3 writes bytes below protocol 3."""
     if not isinstance(text, str) or encoding != "latin1":
         raise pickle.UnpicklingError(
             f"it asks for {encoding!r} of a {type(text).__name__}, not latin1 of a text"
@@ -93,15 +97,15 @@ _ALLOWED = {
     ("numpy.core.multiarray", "_reconstruct"): PickledArray,
     ("numpy", "ndarray"): PickledArray,
     ("numpy", "dtype"): PickledType,
-    ("_codecs", "encode"): _latin1,
+    ("_codecs", "encode"): _encode_latin1,
 }
 
 
-# The one in C makes room for whatever number an overwritten byte asks for.
-class _ArraysOnly(pickle._Unpickler):
-    """A pickle may call anything; these batches need bytes and NumPy's arrays."""
+# The unpickler in C would allocate any size that an overwritten byte asks for.
+class _BatchUnpickler(pickle._Unpickler):
+    """Unpickler that can call nothing but what bytes and NumPy's arrays need."""
 
-    # This one would make room for a bytearray of any length; no batch has one.
+    # A bytearray, which no batch contains, would be allocated in any size.
     dispatch = {  # noqa: RUF012 (a ClassVar of the base class)
         code: load
         for code, load in pickle._Unpickler.dispatch.items()
@@ -109,29 +113,28 @@ class _ArraysOnly(pickle._Unpickler):
     }
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return what stands for what a batch may call; raise otherwise."""
-        # NumPy has moved it.
-        module = module.replace("numpy._core.", "numpy.core.")
+        """Return the replacement of an allowed function; raise for all others."""
+        module = module.replace("numpy._core.", "numpy.core.")  # since NumPy 2
         if (module, name) not in _ALLOWED:
             raise pickle.UnpicklingError(
-                f"it asks for {module}.{name}, which a batch of CIFAR has no use for"
+                f"it asks for {module}.{name}, which a batch of CIFAR does not need"
             )
         return _ALLOWED[module, name]
 
 
-def read_batch(place: Path | str, content: bytes, cure: str) -> dict[str, Any]:
-    """Return a batch; its arrays are :class:`PickledArray`.
+def read_batch(location: Path | str, content: bytes, cure: str) -> dict[str, Any]:
+    """Return a batch, in which each array is a :class:`PickledArray`.
 
     Raises
     ------
     ValueError
-        With the place, what is wrong, and the cure.
+        With the location, the problem and the cure.
     """
-    with reading(place, cure):
+    with report_damage(location, cure):
         try:
-            # Python 2 wrote them: its texts are bytes.
-            batch = _ArraysOnly(io.BytesIO(content), encoding="latin1").load()
-        except _GONE_WRONG as problem:
+            # The official batches have byte strings of Python 2.
+            batch = _BatchUnpickler(io.BytesIO(content), encoding="latin1").load()
+        except _UNPICKLING_ERRORS as problem:
             raise ValueError(f"{type(problem).__name__}: {problem}") from problem
         if not isinstance(batch, dict):
             raise ValueError(f"it holds a {type(batch).__name__}, not a batch")

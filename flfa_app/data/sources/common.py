@@ -1,0 +1,102 @@
+"""Formats, download and error text that the named data sets share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+
+from flfa_app.data.declaration import DatasetReader, RawDataset
+from flfa_app.data.formats.huggingface import (
+    decode_splits,
+    find_saved_dataset,
+    is_saved_dataset,
+)
+from flfa_app.data.formats.npz import find_npz
+
+__all__ = ["find_common_format", "hub_dataset", "missing_dataset_text"]
+
+
+def find_common_format(
+    name: str, root: Path, class_names: tuple[str, ...] | None, cure: str
+) -> DatasetReader | None:
+    """Find a data set in the formats that every named data set may have.
+
+    These are ``<name>.npz`` in ``root`` and a ``load_from_disk`` folder: ``<name>/`` in
+    ``root``, or ``root`` itself. ``root`` may also be an ``.npz`` file.
+    """
+    for path in (root, root / f"{name}.npz"):
+        if path.suffix == ".npz" and path.is_file():
+            return find_npz(path, class_names, cure)
+    for folder in (root / name, root):
+        if is_saved_dataset(folder):
+            return find_saved_dataset(folder, class_names, cure)
+    return None
+
+
+def missing_dataset_text(
+    name: str, files: Iterable[str], searched: Iterable[Path], download: str
+) -> str:
+    """Return the error text for a data set that was not found.
+
+    Parameters
+    ----------
+    name : str
+        Name of the data set.
+    files : Iterable[str]
+        Files and folders of its own format.
+    searched : Iterable[Path]
+        Folders that were searched.
+    download : str
+        How to get it.
+    """
+    formats = [*files, f"{name}.npz", f"load_from_disk folder {name}/"]
+    folders = ", ".join(map(str, searched))
+    where = f"in {folders}" if folders else "because data-dir is empty"
+    return (
+        f"{name} is missing: no {', no '.join(formats)} was found {where}; {download} "
+        "and set data-dir to its folder"
+    )
+
+
+def hub_dataset(
+    repository: str, class_names: tuple[str, ...], missing_text: str
+) -> DatasetReader:
+    """Return a reader that downloads a data set from the Hub of Hugging Face.
+
+    Parameters
+    ----------
+    repository : str
+        Name of the data set on the Hub.
+    class_names : tuple[str, ...]
+        In the order of the labels.
+    missing_text : str
+        First part of the error text if the download fails.
+    """
+    location = f"the Hub's {repository}"
+    return DatasetReader(
+        location,
+        cure="remove it from the cache of Hugging Face's datasets and try again",
+        read=partial(_download, repository, class_names, missing_text),
+        # A later version on the Hub is not noticed: a decoded data set is kept.
+        cache_key=location,
+    )
+
+
+def _download(
+    repository: str, class_names: tuple[str, ...], missing_text: str
+) -> RawDataset:
+    from datasets.exceptions import DatasetsError
+    from flwr_datasets import FederatedDataset
+    from huggingface_hub.errors import HfHubHTTPError
+
+    hub = FederatedDataset(dataset=repository, partitioners={}, shuffle=False)
+    try:
+        splits = {name: hub.load_split(name) for name in ("train", "test")}
+    except (OSError, DatasetsError, HfHubHTTPError) as problem:
+        first_line = str(problem).partition("\n")[0]
+        raise FileNotFoundError(
+            f"{missing_text}. Downloading {repository} from the Hub of Hugging Face "
+            f"has failed: {type(problem).__name__}: {first_line}"
+        ) from problem
+    return decode_splits(splits, class_names)
