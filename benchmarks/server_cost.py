@@ -69,10 +69,12 @@ class ServerRound:
         self.parameters = [name for name, _ in model.named_parameters()]
         self.sent = to_arrays(model.state_dict())
         self.strategy = FLFAFedAvg(
-            layers=eligible_layers(model), min_train_nodes=1, min_available_nodes=1
+            layers=eligible_layers(model),
+            drift_parameters=self.parameters,
+            min_train_nodes=1,
+            min_available_nodes=1,
         )
-        self.strategy.drift_of = frozenset(self.parameters)
-        self.rules = ReplyRules(keys=METRICS, parameters=self.strategy.drift_of)
+        self.rules = ReplyRules(keys=METRICS, parameters=frozenset(self.parameters))
         grid = cast(Grid, _Nodes(number))  # asked who is there, no more
         with _without_flowers_own_lines():
             messages = self.strategy.configure_train(1, self.sent, ConfigRecord(), grid)
@@ -98,8 +100,8 @@ class ServerRound:
         """Average, score the layers, measure the drift."""
         with _without_flowers_own_lines():
             arrays, _ = self.strategy.aggregate_train(1, self.replies)
-        if arrays is None or self.strategy.drift is None:
-            raise RuntimeError("the drift was not measured on the way")
+        if arrays is None or self.strategy.last_aggregate is None:
+            raise RuntimeError("nothing was aggregated")
         return arrays
 
     def average(self) -> dict[str, npt.NDArray[Any]]:

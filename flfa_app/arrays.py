@@ -9,7 +9,7 @@ import torch
 from flwr.app import Array, ArrayRecord
 from torch import Tensor, nn
 
-from strategies.decoding import decoded, encoded
+from strategies.decoding import decode, encode
 
 __all__ = ["load_arrays", "to_arrays", "to_tensors", "with_dtypes_of"]
 
@@ -18,14 +18,14 @@ def to_arrays(tensors: Mapping[str, Tensor]) -> ArrayRecord:
     """Pack tensors, for example a ``state_dict``, under their names."""
     on_cpu = move_to([tensor.detach() for tensor in tensors.values()], "cpu")
     # Records are in C order, whatever the memory format of the model.
-    packed = (encoded(tensor.contiguous().numpy()) for tensor in on_cpu)
+    packed = (encode(tensor.contiguous().numpy()) for tensor in on_cpu)
     return ArrayRecord(dict(zip(tensors, packed, strict=True)))
 
 
 def to_tensors(arrays: ArrayRecord) -> dict[str, Tensor]:
     """Unpack arrays into tensors that own their memory."""
     # Copies: Flower's arrays are read-only, and torch warns about sharing those.
-    copies = ((name, np.array(decoded(array))) for name, array in arrays.items())
+    copies = ((name, np.array(decode(array))) for name, array in arrays.items())
     return {name: torch.from_numpy(values) for name, values in copies}
 
 
@@ -35,7 +35,7 @@ def load_arrays(model: nn.Module, arrays: ArrayRecord) -> None:
     if all(tensor.device.type == "cpu" for tensor in tensors.values()):
         for name, tensor in tensors.items():
             # The NumPy array shares the tensor's memory, in any memory format.
-            np.copyto(tensor.detach().numpy(), decoded(arrays[name]))
+            np.copyto(tensor.detach().numpy(), decode(arrays[name]))
         return
     (device,) = {tensor.device for tensor in tensors.values()}
     received = to_tensors(arrays)
@@ -74,8 +74,8 @@ def with_dtypes_of(like: ArrayRecord, arrays: ArrayRecord) -> ArrayRecord:
 def _cast(array: Array, like: Array) -> Array:
     if array.dtype == like.dtype:
         return array
-    values, dtype = decoded(array), np.dtype(like.dtype)
+    values, dtype = decode(array), np.dtype(like.dtype)
     if np.issubdtype(dtype, np.integer):
         values = np.rint(values)
     # rint returns a scalar for an array without dimensions.
-    return encoded(np.asarray(values, dtype))
+    return encode(np.asarray(values, dtype))

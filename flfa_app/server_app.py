@@ -36,7 +36,7 @@ from flfa_app.server.round import Federation
 from flfa_app.server.simulation_engine import hand_out_in_order
 from flfa_app.task import use_threads
 from strategies import LayerSelection, ServerState
-from strategies.rules import RULES, Choice
+from strategies.rules import RULES, RuleContext
 
 app = ServerApp()
 
@@ -230,6 +230,7 @@ def _strategy(
         fixed_layers=config.fixed_layers,
         observed_layers=ready.eligible,
         selection_seed=config.seed,
+        drift_parameters=parameters,
         # The app draws the participants itself: the strategy takes all it sees.
         fraction_train=1.0,
         min_train_nodes=1,
@@ -247,6 +248,6 @@ def _no_op_choices(
     """
     if config.flfa not in ("lowest", "highest") or config.candidates == "all":
         return None
-    choice = Choice(num_layers=config.num_fa_layers)
-    chosen = [RULES[config.flfa](record.scores, choice) for record in records]
+    context = RuleContext(num_layers=config.num_fa_layers)
+    chosen = [RULES[config.flfa](record.scores, context) for record in records]
     return sum(not set(names) & set(strategy.layers) for names in chosen)

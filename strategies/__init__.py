@@ -1,7 +1,7 @@
-"""The server side of FLFA: Flower and NumPy, and nothing of torch."""
+"""The server side of FLFA; it needs Flower and NumPy, not torch."""
 
 from .aggregation import OnePassFedAvg
-from .checked import CheckedReplies
+from .checked_replies import CheckedReplies
 from .checks import ReplyRules, problem_of
 from .cosine import layer_cosines, local_drift
 from .methods.fedacg import FLFAFedACG

@@ -1,10 +1,10 @@
-"""Flower's FedAvg, measured while it averages: every reply is read once."""
+"""FedAvg's mean, the layer scores and the drift: each reply is read once."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,140 +12,166 @@ import numpy.typing as npt
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import FedAvg
 
-from .decoding import encoded, view_of
-from .one_pass import ArrayStatistics, can_pass, one_pass
+from ._flwr_compat import valid_train_replies
+from .array_statistics import array_statistics, fits_one_pass
+from .cosine import layer_cosines, local_drift, weight_name
+from .decoding import DecodedArrays, array_view, encode
 
-__all__ = ["OnePassFedAvg", "Scoring"]
+__all__ = ["Aggregate", "OnePassFedAvg", "aggregate", "measure"]
 
 FLOATS = tuple(map(np.dtype, ("float16", "float32", "float64")))
 
 
 @dataclass(frozen=True)
-class Scoring:
-    """The question how far the clients agree, to whoever reads their replies anyway.
+class Aggregate:
+    """The result of a round's aggregation.
 
     Parameters
     ----------
-    sent : Mapping[str, Array]
-        What the clients were sent.
-    replied : Sequence[Mapping[str, Array]]
-        The arrays of each client that are to be scored.
+    mean : dict[str, Array]
+        Flower's weighted mean of each array, bit for bit. Empty if the base strategy
+        aggregates in its own way (a median, say).
     scores : dict[str, float]
-        The answers, by array. Those that are not there can be had from
-        ``layer_cosines``.
+        :func:`~.cosine.layer_cosines` of the requested layers.
+    drift : float
+        :func:`~.cosine.local_drift` of the requested arrays; nan if none was requested.
     """
 
-    sent: Mapping[str, Array]
-    replied: Sequence[Mapping[str, Array]]
-    scores: dict[str, float] = field(default_factory=dict)
-
-    def about(self, name: str, arrays: Sequence[Array]) -> bool:
-        """Whether the question is about these very arrays, all of them."""
-        return len(arrays) == len(self.replied) and all(
-            replied.get(name) is array
-            for replied, array in zip(self.replied, arrays, strict=True)
-        )
+    mean: dict[str, Array]
+    scores: dict[str, float]
+    drift: float
 
 
 class OnePassFedAvg(FedAvg):
-    """Flower's ``FedAvg``, bit for bit, and what can be had from the same reading.
+    """Flower's ``FedAvg``, bit for bit, which also scores layers and measures drift.
 
-    To the right of a strategy that goes on from FedAvg's mean:
+    It is the rightmost base of a strategy that builds on FedAvg's mean:
     ``class Mine(LayerSelection, FedAvgM, OnePassFedAvg)``.
 
     Attributes
     ----------
-    drift_of : Collection[str]
-        The arrays whose drift is to be measured; none at first.
-    drift : float or None
-        ``local_drift`` of the replies averaged last. None if nothing was to be
-        measured or it cannot be measured on the way, as if arrays differ in shape.
+    drift_parameters : Collection[str]
+        The arrays whose drift is measured: the model's parameters. None by default.
+    last_aggregate : Aggregate or None
+        The result of the last round; None if there was nothing to aggregate.
     """
 
-    drift_of: Collection[str] = ()
-    drift: float | None = None
-    __scoring: Scoring | None = None
-
-    @contextmanager
-    def answering(self, scoring: Scoring) -> Iterator[None]:
-        """Answer a question, as far as that is possible, while replies are averaged."""
-        self.__scoring = scoring
-        try:
-            yield
-        finally:
-            self.__scoring = None  # it holds the replies
+    drift_parameters: Collection[str] = ()
+    last_aggregate: Aggregate | None = None
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate as FedAvg does."""
-        self.drift = None
-        valid, _ = self._check_and_log_replies(replies, is_train=True)
+        """Aggregate as FedAvg does; store the result in ``last_aggregate``."""
+        self.last_aggregate = None
+        valid = valid_train_replies(self, replies)
         if not valid:
             return None, None
         contents = [message.content for message in valid]
         records = [next(iter(one.array_records.values())) for one in contents]
         metrics = [next(iter(one.metric_records.values())) for one in contents]
         weights: list[Any] = [one[self.weighted_by_key] for one in metrics]
-        total = sum(weights)
-        arrays = self.__averaged(records, [weight / total for weight in weights])
+        self.last_aggregate = self.aggregate_arrays(records, weights)
+        arrays = ArrayRecord()
+        arrays.update(self.last_aggregate.mean)  # ArrayRecord(mean) would copy them
         return arrays, self.train_metrics_aggr_fn(contents, self.weighted_by_key)
 
-    def __averaged(
-        self, records: Sequence[ArrayRecord], factors: Sequence[float]
-    ) -> ArrayRecord:
-        """Return the weighted mean; note what was to be measured."""
-        means = ArrayRecord()  # filled: made of a dictionary, it makes every array anew
-        squares = np.zeros(len(records))
-        unmeasured = set(self.drift_of)
-        for name in records[0]:
-            arrays = [record[name] for record in records]
-            found = self.__passed(name, arrays, factors)
-            if found is None:
-                means[name] = Array(_flowers_mean(arrays, factors))
-                continue
-            means[name] = encoded(found.mean)
-            if name in unmeasured and found.distances.size:
-                squares += found.distances
-                unmeasured.remove(name)
-        if self.drift_of and not unmeasured and np.isfinite(squares).all():
-            self.drift = float(np.sqrt(squares).mean())
-        return means
+    def aggregate_arrays(
+        self, replies: Sequence[Mapping[str, Array]], weights: Sequence[float]
+    ) -> Aggregate:
+        """Aggregate the arrays of the valid replies.
 
-    def __passed(
-        self, name: str, arrays: Sequence[Array], factors: Sequence[float]
-    ) -> ArrayStatistics | None:
-        """Return what one pass has found, or None if the arrays are too unlike."""
-        views = [values for values in map(view_of, arrays) if values is not None]
-        if len(views) < len(arrays) or not can_pass(views, factors):
-            return None
-        measured = views[0].dtype in FLOATS
-        sent = self.__sent_to_score(name, arrays, views[0].shape) if measured else None
-        drift = measured and name in self.drift_of
-        found = one_pass(views, factors, sent=sent, drift=drift)
-        if self.__scoring is not None and sent is not None:
-            score = found.score()
-            if score is not None:
-                self.__scoring.scores[name] = score
-        return found
-
-    def __sent_to_score(
-        self, name: str, arrays: Sequence[Array], shape: tuple[int, ...]
-    ) -> npt.NDArray[Any] | None:
-        """Return what was sent of an array, if it is to be scored and can be."""
-        if self.__scoring is None or not self.__scoring.about(name, arrays):
-            return None
-        array = self.__scoring.sent.get(name)
-        sent = None if array is None else view_of(array)
-        if sent is None or sent.shape != shape or sent.dtype not in FLOATS:
-            return None
-        return sent
+        ``LayerSelection``, which is further left, overrides this to score its layers.
+        """
+        return aggregate({}, replies, weights, (), self.drift_parameters)
 
 
-def _flowers_mean(
+def aggregate(
+    sent: Mapping[str, Array],
+    replies: Sequence[Mapping[str, Array]],
+    weights: Sequence[float],
+    layers: Sequence[str],
+    parameters: Collection[str],
+) -> Aggregate:
+    """Average replies, score layers and measure the drift.
+
+    Arrays that differ in shape, type or memory layout are averaged as Flower does it
+    and measured by ``layer_cosines`` and ``local_drift``, one more reading each.
+
+    Parameters
+    ----------
+    sent : Mapping[str, Array]
+        The arrays that every client received; only those of ``layers`` are read.
+    replies : Sequence[Mapping[str, Array]]
+        The arrays of each client, with the same names; at least one client.
+    weights : Sequence[float]
+        The weight of each client in the mean, its number of examples. Scores and drift
+        are not weighted.
+    layers : Sequence[str]
+        The layers to score; layer ``x`` has the array ``x.weight``.
+    parameters : Collection[str]
+        The arrays that make up the weight vector whose drift is measured.
+    """
+    total = sum(weights)
+    factors = [weight / total for weight in weights]
+    layer_of = {weight_name(layer): layer for layer in layers}
+    unmeasured = set(parameters)
+    squared_distances = np.zeros(len(replies))
+    mean: dict[str, Array] = {}
+    scores: dict[str, float] = {}
+    for name in replies[0]:
+        arrays = [reply[name] for reply in replies]
+        views = [view for view in map(array_view, arrays) if view is not None]
+        if len(views) < len(arrays) or not fits_one_pass(views, factors):
+            mean[name] = Array(_mean_like_flower(arrays, factors))
+            continue
+        is_float = views[0].dtype in FLOATS
+        start = None
+        if is_float and name in layer_of:
+            start = _view_like(views[0], sent.get(name))
+        has_drift = is_float and name in unmeasured
+        statistics = array_statistics(views, factors, sent=start, drift=has_drift)
+        mean[name] = encode(statistics.mean)
+        if start is not None and (score := statistics.score()) is not None:
+            scores[layer_of[name]] = score
+        if has_drift:
+            squared_distances += statistics.squared_distances
+            unmeasured.remove(name)
+    missing = [layer for layer in layers if layer not in scores]
+    is_measured = not unmeasured and bool(np.isfinite(squared_distances).all())
+    slow_scores, drift = measure(
+        sent, replies, missing, () if is_measured else parameters
+    )
+    if parameters and is_measured:
+        drift = float(np.sqrt(squared_distances).mean())
+    scores |= slow_scores
+    return Aggregate(mean, {layer: scores[layer] for layer in layers}, drift)
+
+
+def measure(
+    sent: Mapping[str, Array],
+    replies: Sequence[Mapping[str, Array]],
+    layers: Collection[str],
+    parameters: Collection[str],
+) -> tuple[dict[str, float], float]:
+    """Return the scores and the drift of :func:`aggregate` without the mean."""
+    decoded = [DecodedArrays(reply) for reply in replies]
+    scores = layer_cosines(DecodedArrays(sent), decoded, layers) if layers else {}
+    return scores, local_drift(decoded, parameters) if parameters else math.nan
+
+
+def _view_like(view: npt.NDArray[Any], array: Array | None) -> npt.NDArray[Any] | None:
+    """Return a view of a floating array of the same shape; None if it is not one."""
+    other = None if array is None else array_view(array)
+    if other is None or other.shape != view.shape or other.dtype not in FLOATS:
+        return None
+    return other
+
+
+def _mean_like_flower(
     arrays: Sequence[Array], factors: Sequence[float]
 ) -> npt.NDArray[Any]:
-    """Return what Flower makes of arrays that may differ in anything."""
+    """Return the mean with Flower's own operations, for arrays of any kind."""
     mean = arrays[0].numpy() * factors[0]
     for array, factor in zip(arrays[1:], factors[1:], strict=True):
         mean += array.numpy() * factor

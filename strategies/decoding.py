@@ -1,4 +1,4 @@
-"""Flower's arrays as NumPy's and back, without copies that are not needed."""
+"""Convert Flower's arrays to NumPy's and back without needless copies."""
 
 from __future__ import annotations
 
@@ -13,70 +13,72 @@ import numpy.typing as npt
 from flwr.app import Array
 from numpy.lib import format as npy
 
-__all__ = ["Decoded", "decoded", "encoded", "view_of"]
+__all__ = ["DecodedArrays", "array_view", "decode", "encode"]
 
 NUMPY = "numpy.ndarray"
-# Looked up, not parsed: what a client calls a type may be anything.
+# A table, because the type name comes from a client: np.dtype would parse any text.
 DTYPES = {np.dtype(code).name: np.dtype(code) for code in "?bhilqBHILQefdFD"}
-KEPT_FORMS = 4096  # more than any model has
+CACHED_LAYOUTS = 4096  # more arrays than any model has
 
 
-class _Form(NamedTuple):
-    """How NumPy writes the arrays of one type and shape."""
+class _Layout(NamedTuple):
+    """The bytes that NumPy writes for arrays of one type and shape."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    start: bytes  # everything before the values
-    length: int  # of the whole
+    header: bytes  # everything before the values
+    length: int  # of header and values
 
 
-def view_of(array: Array) -> npt.NDArray[Any] | None:
-    """Return ``array.numpy()`` as a read-only view of the bytes it was sent as.
+def array_view(array: Array) -> npt.NDArray[Any] | None:
+    """Return ``array.numpy()`` as a read-only view of the bytes that were received.
 
-    None if they are not, byte by byte, what NumPy writes for the type and the shape
-    that the array says it has, in C order and of this machine's byte order: nothing is
-    parsed here.
+    None unless the bytes are exactly what NumPy writes, in C order and with this
+    machine's byte order, for the type and the shape that the array declares. The header
+    is compared, never parsed.
     """
     if array.stype != NUMPY:
         return None
     try:
-        form = _form(array.dtype, array.shape)
-    except (OverflowError, TypeError, ValueError):  # no type, no shape
+        layout = _layout(array.dtype, array.shape)
+    except (OverflowError, TypeError, ValueError):  # not a type name or not a shape
         return None
     data = array.data
-    if form is None or len(data) != form.length or not data.startswith(form.start):
+    if layout is None or len(data) != layout.length:
         return None
-    return np.ndarray(form.shape, form.dtype, data, len(form.start))
+    if not data.startswith(layout.header):
+        return None
+    return np.ndarray(layout.shape, layout.dtype, data, len(layout.header))
 
 
-def decoded(array: Array) -> npt.NDArray[Any]:
-    """Return ``array.numpy()``, read-only: a view if there can be one, or a copy."""
-    values = view_of(array)
+def decode(array: Array) -> npt.NDArray[Any]:
+    """Return ``array.numpy()``, read-only: a view if possible, otherwise a copy."""
+    values = array_view(array)
     if values is None:
         values = array.numpy()
         values.setflags(write=False)
     return values
 
 
-def encoded(values: npt.ArrayLike) -> Array:
+def encode(values: npt.ArrayLike) -> Array:
     """Return ``Array(np.asarray(values))``, but copy the values only once."""
     values = np.asarray(values)
-    form = _form(values.dtype.name, values.shape) if values.dtype.isnative else None
-    if form is None or not values.flags.c_contiguous:
+    layout = _layout(values.dtype.name, values.shape) if values.dtype.isnative else None
+    if layout is None or not values.flags.c_contiguous:
         return Array(values)
-    data = b"".join((form.start, values.data))
-    return Array(dtype=form.dtype.name, shape=form.shape, stype=NUMPY, data=data)
+    data = b"".join((layout.header, values.data))
+    return Array(dtype=layout.dtype.name, shape=layout.shape, stype=NUMPY, data=data)
 
 
-class Decoded(Mapping[str, npt.NDArray[Any]]):
-    """Flower's arrays as NumPy's, each decoded when it is asked for.
+class DecodedArrays(Mapping[str, npt.NDArray[Any]]):
+    """A mapping of Flower's arrays that decodes an array when it is read.
 
     Parameters
     ----------
     arrays : Mapping[str, Array]
-        Not copied: what is done to it is seen here.
+        Not copied: later changes are visible here.
     names : Collection[str], optional
-        Those of them that are there; all if it is not given.
+        The names that the mapping has, if ``arrays`` has them too; default: all.
     """
 
     def __init__(
@@ -88,7 +90,10 @@ class Decoded(Mapping[str, npt.NDArray[Any]]):
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         if name not in self._names:
             raise KeyError(name)
-        return decoded(self._arrays[name])
+        return decode(self._arrays[name])
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names and name in self._arrays
 
     def __iter__(self) -> Iterator[str]:
         return (name for name in self._arrays if name in self._names)
@@ -97,19 +102,19 @@ class Decoded(Mapping[str, npt.NDArray[Any]]):
         return sum(1 for _ in self)
 
 
-@lru_cache(KEPT_FORMS)
-def _form(name: str, shape: tuple[int, ...]) -> _Form | None:
-    dtype = DTYPES.get(name)
-    # Whole numbers: those of a client may be equal to them and of another type.
+@lru_cache(CACHED_LAYOUTS)
+def _layout(dtype_name: str, shape: tuple[int, ...]) -> _Layout | None:
+    dtype = DTYPES.get(dtype_name)
+    # A client's shape may hold 3.0 or True: equal to an int, but not one.
     shape = tuple(map(int, shape))
     if dtype is None or any(length < 0 for length in shape):
         return None
-    start = BytesIO()
+    buffer = BytesIO()
     description = {
         "descr": npy.dtype_to_descr(dtype),
         "fortran_order": False,
         "shape": shape,
     }
-    npy.write_array_header_1_0(start, description)
-    before = start.getvalue()
-    return _Form(dtype, shape, before, len(before) + dtype.itemsize * prod(shape))
+    npy.write_array_header_1_0(buffer, description)
+    header = buffer.getvalue()
+    return _Layout(dtype, shape, header, len(header) + dtype.itemsize * prod(shape))

@@ -1,35 +1,44 @@
-"""From scores to layers: one pure function a rule, and the table of them."""
+"""The rules that choose layers by their scores, and the checks of their arguments."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
 
-__all__ = ["RULES", "Choice", "Scores", "skewness"]
+__all__ = [
+    "RULES",
+    "RuleContext",
+    "Scores",
+    "check_candidates",
+    "check_fixed_layers",
+    "check_names",
+    "check_num_layers",
+    "skewness",
+]
 
 Scores: TypeAlias = Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What a rule may look at besides the scores of the round.
+class RuleContext:
+    """What a rule takes into account besides the scores of the round.
 
     Parameters
     ----------
     num_layers : int
         How many layers to choose.
     server_round : int
-        The round that has just been scored.
+        The round that the scores are of.
     first_scores : Mapping[str, float]
-        The scores of the first scored round.
+        The scores of the first scored round, for the rule ``auto``.
     fixed_layers : tuple[str, ...]
         The layers of the rule ``fixed``.
     seed : int
-        Of the rule ``random``.
+        The seed of the rule ``random``.
     """
 
     num_layers: int
@@ -39,58 +48,113 @@ class Choice:
     seed: int = 0
 
 
-def lowest(scores: Scores, choice: Choice) -> list[str]:
-    """Pick the layers the clients agree on least; of equal ones the first.
+def lowest(scores: Scores, context: RuleContext) -> list[str]:
+    """Choose the layers with the lowest scores: the clients agree least on them.
 
-    Layers without a score (``nan``) are passed over.
+    Of layers with equal scores the first is chosen. Layers without a score (``nan``)
+    are never chosen.
     """
-    # Equal up to rounding: with one client, say, every layer has the score 1.
+    # Rounded, so that a rounding error does not decide: with one client, for example,
+    # every layer has the score 1.
     scored = {k: round(score, 12) for k, score in scores.items() if score == score}
-    return sorted(scored, key=scored.__getitem__)[: choice.num_layers]
+    return sorted(scored, key=scored.__getitem__)[: context.num_layers]
 
 
-def highest(scores: Scores, choice: Choice) -> list[str]:
-    """Pick the layers the clients agree on most; of equal ones the first."""
-    return lowest({name: -score for name, score in scores.items()}, choice)
+def highest(scores: Scores, context: RuleContext) -> list[str]:
+    """Choose the layers with the highest scores; of equal scores the first."""
+    return lowest({name: -score for name, score in scores.items()}, context)
 
 
-def auto(scores: Scores, choice: Choice) -> list[str]:
-    """Pick the lowest if most layers began at the low end, else the highest."""
-    low_end = skewness(choice.first_scores.values()) > 0
-    return lowest(scores, choice) if low_end else highest(scores, choice)
+def auto(scores: Scores, context: RuleContext) -> list[str]:
+    """Apply ``lowest`` if the first scores are skewed to the low end, else ``highest``.
+
+    The paper's supplement decides by the skewness of the first scored round.
+    """
+    is_low_end = skewness(context.first_scores.values()) > 0
+    return lowest(scores, context) if is_low_end else highest(scores, context)
 
 
-def fixed(scores: Scores, choice: Choice) -> list[str]:
-    """Pick the given layers, whatever their scores."""
-    return list(choice.fixed_layers)
+def fixed(scores: Scores, context: RuleContext) -> list[str]:
+    """Choose the given layers, whatever their scores."""
+    return list(context.fixed_layers)
 
 
-def random(scores: Scores, choice: Choice) -> list[str]:
-    """Draw layers: the same for the same seed and round, whatever their scores."""
+def random(scores: Scores, context: RuleContext) -> list[str]:
+    """Draw layers; the draw depends on the seed and the round only."""
     names = list(scores)
-    rng = np.random.default_rng([choice.seed, choice.server_round])
-    return [names[i] for i in rng.permutation(len(names))[: choice.num_layers]]
+    rng = np.random.default_rng([context.seed, context.server_round])
+    return [names[i] for i in rng.permutation(len(names))[: context.num_layers]]
 
 
-def none(scores: Scores, choice: Choice) -> list[str]:
-    """Pick no layer: plain backpropagation."""
+def none(scores: Scores, context: RuleContext) -> list[str]:
+    """Choose no layer: plain backpropagation."""
     return []
 
 
-RULES: dict[str, Callable[[Scores, Choice], list[str]]] = {
+RULES: dict[str, Callable[[Scores, RuleContext], list[str]]] = {
     rule.__name__: rule for rule in (lowest, highest, auto, fixed, random, none)
 }
 
 
 def skewness(values: Iterable[float]) -> float:
-    """Return the sample skewness of the finite values; 0 when they do not differ.
+    """Return the sample skewness of the finite values; 0 if they are all equal.
 
     Above 0 most values are at the low end, with a tail to the right.
     """
     finite = np.array([value for value in values if math.isfinite(value)])
     if finite.size == 0 or np.ptp(finite) == 0:
         return 0.0
-    apart = finite - finite.mean()
-    skew = float((apart**3).mean() / (apart**2).mean() ** 1.5)
-    # Two values have none, which rounding must not turn into a side.
+    deviations = finite - finite.mean()
+    skew = float((deviations**3).mean() / (deviations**2).mean() ** 1.5)
+    # Two values have skewness 0; a rounding error must not make it positive.
     return skew if abs(skew) > 1e-9 else 0.0
+
+
+def check_candidates(layers: Sequence[str], rule: str) -> list[str]:
+    """Return the candidates; raise if the rule cannot choose from them."""
+    if not isinstance(rule, str) or rule not in RULES:
+        raise ValueError(f"rule {rule!r} is unknown; allowed: {', '.join(RULES)}")
+    names = check_names("layers", layers)
+    if not names and rule != "none":
+        raise ValueError(f"rule {rule!r} has no layers to choose from; use rule='none'")
+    return names
+
+
+def check_num_layers(num_layers: int, rule: str, num_candidates: int) -> int:
+    """Return the number of layers to choose; raise if there are fewer candidates."""
+    if type(num_layers) is not int or num_layers < 1:
+        raise ValueError(f"num_layers must be 1 or more, not {num_layers!r}")
+    if rule not in ("none", "fixed") and num_layers > num_candidates:
+        raise ValueError(
+            f"num_layers is {num_layers}, but there are {num_candidates} candidate "
+            "layers"
+        )
+    return num_layers
+
+
+def check_fixed_layers(
+    fixed_layers: Sequence[str], rule: str, candidates: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the layers of ``rule="fixed"``; raise if another rule is given."""
+    names = check_names("fixed_layers", fixed_layers)
+    if (rule == "fixed") != bool(names):
+        raise ValueError(
+            "fixed_layers and rule='fixed' go together; "
+            f"got rule={rule!r}, fixed_layers={names!r}"
+        )
+    if unknown := [name for name in names if name not in candidates]:
+        raise ValueError(
+            f"fixed_layers {', '.join(unknown)} are no candidates; "
+            f"candidates: {', '.join(candidates)}"
+        )
+    return tuple(names)
+
+
+def check_names(argument: str, names: Iterable[str]) -> list[str]:
+    """Return names as a list; raise if it is one string or has duplicates."""
+    given = [] if isinstance(names, str) else list(names)
+    if isinstance(names, str) or not all(isinstance(name, str) for name in given):
+        raise ValueError(f"{argument} must be a sequence of names, not {names!r}")
+    if len(set(given)) < len(given):
+        raise ValueError(f"{argument} contains a name twice: {', '.join(given)}")
+    return given

@@ -1,9 +1,9 @@
-"""The server's part of FLFA: choose next round's layers, send their names."""
+"""FLFA's layer selection: score the layers, choose next round's, send their names."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from logging import INFO
 from typing import Any
 
@@ -12,38 +12,42 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
-from .aggregation import OnePassFedAvg, Scoring
-from .arguments import (
-    checked_fixed,
-    checked_layers,
-    checked_names,
-    checked_number,
+from .aggregation import Aggregate, aggregate, measure
+from .cosine import weight_name
+from .rules import (
+    RULES,
+    RuleContext,
+    check_candidates,
+    check_fixed_layers,
+    check_names,
+    check_num_layers,
 )
-from .cosine import layer_cosines, weight_of
-from .decoding import Decoded
-from .rules import RULES, Choice
 from .state import ServerState
 
 __all__ = ["FA_LAYERS", "LayerSelection"]
 
 FA_LAYERS = "fa-layers"
-"""The key of the message config under which the names of the layers travel."""
+"""The key of the message config whose value is the list of layer names."""
 
-SELECTION = "layer-selection"
-SCORES = ("scores", "observed_scores", "first_scores")
+STATE_KEY = "layer-selection"
+SCORE_ATTRIBUTES = ("scores", "observed_scores", "first_scores")
 
 
 class LayerSelection(FedAvg):
     """Add FLFA's layer selection to FedAvg or, as the first base, to a descendant.
 
     ``class Mine(LayerSelection, FedAvgM)`` is FedAvgM with FLFA. Each round the layers
-    are scored by the agreement of the clients' updates; the next round's train messages
-    carry the names of the chosen ones under ``"fa-layers"``. That list is all that is
-    added to a message, it is always there, and it is empty in round 1, when nothing has
-    been scored yet (except for ``rule="fixed"``). Aggregation is the base's own. All
-    clients of a round must be sent the same arrays, as Flower's strategies do. A base
-    that drops replies in ``aggregate_train`` goes to the left, ``class Mine(Picky,
-    LayerSelection)``: what it hands on is scored.
+    are scored by the agreement of the clients' updates. The next round's train messages
+    carry the names of the chosen layers under ``"fa-layers"``. That list is all that is
+    added to a message. It is always there, and it is empty in round 1, when no layer is
+    scored yet (except for ``rule="fixed"``). Aggregation is the base's own. All clients
+    of a round must be sent the same arrays, as Flower's strategies do.
+
+    The order of the bases, from left to right: a base that drops replies in
+    ``aggregate_train``; this class, which scores the replies it gets; the base that
+    aggregates; and :class:`~.aggregation.OnePassFedAvg`, if the aggregating base builds
+    on FedAvg's mean. With it the layers are scored while the replies are averaged;
+    without it, or if a base to the right changes the replies, they are read once more.
 
     Parameters
     ----------
@@ -61,21 +65,29 @@ class LayerSelection(FedAvg):
     observed_layers : Sequence[str] (default: ())
         Further layers to score, for the record; they are never chosen.
     selection_seed : int (default: 0)
-        Of ``rule="random"``.
+        The seed of ``rule="random"``.
+    drift_parameters : Collection[str] (default: ())
+        The arrays whose drift is measured: the model's parameters.
     **fedavg : Any
-        For the base strategy.
+        The arguments of the base strategy.
 
     Attributes
     ----------
     selected : list[str]
-        The layers the next train messages will carry.
+        The layers that the next train messages carry.
     scores : dict[str, float]
         The last round's score of each candidate; empty before the first.
     observed_scores : dict[str, float]
-        The same of the observed layers.
+        The last round's score of each observed layer.
     first_scores : dict[str, float]
         The candidates' scores in the first scored round.
+    last_aggregate : Aggregate or None
+        The scores of all layers and the drift of the last round's replies; None if
+        there was no valid reply.
     """
+
+    drift_parameters: Collection[str] = ()
+    last_aggregate: Aggregate | None = None
 
     def __init__(
         self,
@@ -86,25 +98,28 @@ class LayerSelection(FedAvg):
         fixed_layers: Sequence[str] = (),
         observed_layers: Sequence[str] = (),
         selection_seed: int = 0,
+        drift_parameters: Collection[str] = (),
         **fedavg: Any,
     ) -> None:
         super().__init__(**fedavg)
-        self.layers = checked_layers(layers, rule)
+        self.layers = check_candidates(layers, rule)
         self.rule = rule
-        self.num_layers = checked_number(num_layers, rule, len(self.layers))
-        self.fixed_layers = checked_fixed(fixed_layers, rule, self.layers)
-        observed = checked_names("observed_layers", observed_layers)
+        self.num_layers = check_num_layers(num_layers, rule, len(self.layers))
+        self.fixed_layers = check_fixed_layers(fixed_layers, rule, self.layers)
+        observed = check_names("observed_layers", observed_layers)
         self.observed_layers = [name for name in observed if name not in self.layers]
         if not isinstance(selection_seed, int) or selection_seed < 0:
             raise ValueError(
                 f"selection_seed must be 0 or more, not {selection_seed!r}"
             )
         self.selection_seed = selection_seed
+        self.drift_parameters = check_names("drift_parameters", drift_parameters)
         self.selected: list[str] = list(self.fixed_layers)
         self.scores: dict[str, float] = {}
         self.observed_scores: dict[str, float] = {}
         self.first_scores: dict[str, float] = {}
         self.__sent: ArrayRecord | None = None
+        self.__received: dict[str, list[Array | None]] = {}
 
     def summary(self) -> None:
         """Log summary configuration of the strategy."""
@@ -120,15 +135,15 @@ class LayerSelection(FedAvg):
         messages = list(super().configure_train(server_round, arrays, config, grid))
         key = self.configrecord_key
         for message in messages:
-            # A new record, made of what the base has made of it: the names cannot get
-            # lost, and stay out of records that the base or the caller use again.
+            # A new record, made from the base's: the base cannot lose the names, and
+            # they do not get into a record that the base or the caller uses again.
             settings: dict[str, Any] = dict(message.content.config_records.get(key, {}))
             names = {FA_LAYERS: self.selected[:]}
             message.content[key] = ConfigRecord({**settings, **names})
         if messages:
-            # Not `arrays`: a base may send others (a look-ahead, say).
+            # Not `arrays`: a base may send other arrays (a look-ahead, for example).
             self.__sent = messages[0].content.array_records[self.arrayrecord_key]
-            self._check_arrays(self.__sent)
+            self.__check_layers_exist(self.__sent)
         return messages
 
     def aggregate_train(
@@ -136,97 +151,126 @@ class LayerSelection(FedAvg):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Aggregate as the base does; score the layers and choose the next ones."""
         replies = list(replies)
-        # Taken before the base aggregates: some of Flower's empty the replies.
-        layers = [*self.layers, *self.observed_layers]
-        weights = list(map(weight_of, layers))
-        replied = [self._arrays_of(r, weights) for r in replies if not r.has_error()]
-        scoring = Scoring(self.__sent or {}, replied)
-        aggregated = self.__aggregated(server_round, replies, scoring)
-        if replied:
-            if self.__sent is None:
-                raise RuntimeError("configure_train must come before aggregate_train")
-            scores = _all_scores(scoring, layers)
-            self.scores = {layer: scores[layer] for layer in self.layers}
-            self.observed_scores = {x: scores[x] for x in self.observed_layers}
-            if not self.first_scores and any(map(math.isfinite, self.scores.values())):
-                self.first_scores = self.scores
-            self.selected = self._select(server_round)
-            if self.selected:
-                names = ", ".join(self.selected)
-                log(INFO, "FLFA layers for the next round: %s", names)
+        valid = [reply for reply in replies if not reply.has_error()]
+        if valid and self.__sent is None:
+            raise RuntimeError("configure_train must come before aggregate_train")
+        self.last_aggregate = None
+        # Collected before the base aggregates: some of Flower's strategies empty the
+        # replies.
+        self.__received = self.__collect(valid)
+        try:
+            aggregated = super().aggregate_train(server_round, replies)
+            if valid and self.last_aggregate is None:
+                self.last_aggregate = Aggregate({}, *self.__measure())
+        finally:
+            self.__received = {}  # or a whole round's replies would stay in memory
+        if self.last_aggregate is not None:
+            self.__select(server_round, self.last_aggregate.scores)
         return aggregated
+
+    def aggregate_arrays(
+        self, replies: Sequence[Mapping[str, Array]], weights: Sequence[float]
+    ) -> Aggregate:
+        """Aggregate for ``OnePassFedAvg``, which calls this if it is among the bases.
+
+        Scores and drift are those of the replies that reached this class. A base in
+        between may hand on other replies or arrays; then only the mean is theirs.
+        """
+        if self.__are_received(replies):
+            return aggregate(
+                self.__sent or {},
+                replies,
+                weights,
+                self.__scored_layers(),
+                self.drift_parameters,
+            )
+        mean = aggregate({}, replies, weights, (), ()).mean
+        return Aggregate(mean, *self.__measure())
 
     def server_state(self) -> ServerState:
         """Return what the next round depends on, the base's part included."""
         base = getattr(super(), "server_state", None)
         arrays, values = base() if base else ServerState({}, {})
-        scores = {name: _without_nan(getattr(self, name)) for name in SCORES}
-        own = {"selected": self.selected[:], **scores}
-        return ServerState(arrays, {**values, SELECTION: own})
+        scores = {name: _nan_to_none(getattr(self, name)) for name in SCORE_ATTRIBUTES}
+        selection = {"selected": self.selected[:], **scores}
+        return ServerState(arrays, {**values, STATE_KEY: selection})
 
     def load_server_state(self, state: ServerState) -> None:
-        """Take up what :meth:`server_state` has returned, in a new strategy."""
+        """Restore the state that :meth:`server_state` returned, in a new strategy."""
         if base := getattr(super(), "load_server_state", None):
             base(state)
-        own = state.values[SELECTION]
-        self.selected = list(own["selected"])
-        for name in SCORES:
-            setattr(self, name, _with_nan(own[name]))
+        selection = state.values[STATE_KEY]
+        self.selected = list(selection["selected"])
+        for name in SCORE_ATTRIBUTES:
+            setattr(self, name, _none_to_nan(selection[name]))
 
-    def __aggregated(
-        self, server_round: int, replies: list[Message], scoring: Scoring
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate as the base does, which may score the layers on the way."""
-        if not isinstance(self, OnePassFedAvg):
-            return super().aggregate_train(server_round, replies)
-        with self.answering(scoring):
-            return super().aggregate_train(server_round, replies)
+    def __scored_layers(self) -> list[str]:
+        return [*self.layers, *self.observed_layers]
 
-    def _arrays_of(self, reply: Message, names: Iterable[str]) -> dict[str, Array]:
-        """Return those of a reply's arrays that have these names, still encoded."""
+    def __collect(self, replies: Sequence[Message]) -> dict[str, list[Array | None]]:
+        """Return, for each array to measure, the still encoded array of each reply."""
+        records = [self.__record_of(reply) for reply in replies]
+        names = [*map(weight_name, self.__scored_layers()), *self.drift_parameters]
+        return {name: [one.get(name) for one in records] for name in names}
+
+    def __record_of(self, reply: Message) -> ArrayRecord:
         records = reply.content.array_records
         if self.arrayrecord_key in records:
-            record = records[self.arrayrecord_key]
-        elif len(records) == 1:
+            return records[self.arrayrecord_key]
+        if len(records) == 1:
             (record,) = records.values()
-        else:
-            # The base decides whether such a reply is an error; it has no update.
-            record = ArrayRecord()
-        return {name: record[name] for name in names if name in record}
+            return record
+        return ArrayRecord()  # whether such a reply is an error is the base's decision
 
-    def _select(self, server_round: int) -> list[str]:
-        choice = Choice(
+    def __are_received(self, replies: Sequence[Mapping[str, Array]]) -> bool:
+        """Whether these are the very arrays that were received, of every reply."""
+        return all(
+            len(arrays) == len(replies)
+            and all(one.get(name) is a for one, a in zip(replies, arrays, strict=True))
+            for name, arrays in self.__received.items()
+        )
+
+    def __measure(self) -> tuple[dict[str, float], float]:
+        """Return the scores and the drift of the replies that reached this class."""
+        names = list(self.__received)
+        replies = [
+            {k: a for k, a in zip(names, arrays, strict=True) if a is not None}
+            for arrays in zip(*self.__received.values(), strict=True)
+        ]
+        layers = self.__scored_layers()
+        return measure(self.__sent or {}, replies, layers, self.drift_parameters)
+
+    def __select(self, server_round: int, scores: Mapping[str, float]) -> None:
+        """Store the scores and choose the next round's layers."""
+        self.scores = {layer: scores[layer] for layer in self.layers}
+        self.observed_scores = {x: scores[x] for x in self.observed_layers}
+        if not self.first_scores and any(map(math.isfinite, self.scores.values())):
+            self.first_scores = self.scores
+        context = RuleContext(
             num_layers=self.num_layers,
             server_round=server_round,
             first_scores=self.first_scores,
             fixed_layers=self.fixed_layers,
             seed=self.selection_seed,
         )
-        return RULES[self.rule](self.scores, choice)
+        self.selected = RULES[self.rule](self.scores, context)
+        if self.selected:
+            names = ", ".join(self.selected)
+            log(INFO, "FLFA layers for the next round: %s", names)
 
-    def _check_arrays(self, arrays: Mapping[str, Any]) -> None:
-        scored = [*self.layers, *self.observed_layers]
-        missing = [layer for layer in scored if weight_of(layer) not in arrays]
-        if missing:
+    def __check_layers_exist(self, arrays: Mapping[str, Any]) -> None:
+        names = map(weight_name, self.__scored_layers())
+        if missing := [name for name in names if name not in arrays]:
             raise ValueError(
-                f"no array {', '.join(map(weight_of, missing))} among those sent; "
+                f"no array {', '.join(missing)} among those sent; "
                 f"layers must be named as in the model: {', '.join(arrays)}"
             )
 
 
-def _all_scores(scoring: Scoring, layers: Sequence[str]) -> dict[str, float]:
-    """Return the scores of the layers; compute those that the base has not."""
-    known = scoring.scores
-    scores = {x: known[weight_of(x)] for x in layers if weight_of(x) in known}
-    missing = [layer for layer in layers if layer not in scores]
-    replied = map(Decoded, scoring.replied)
-    return scores | layer_cosines(Decoded(scoring.sent), replied, missing)
-
-
-def _without_nan(scores: Mapping[str, float]) -> dict[str, float | None]:
-    """Return scores as JSON can say them: nan, of no client, is null."""
+def _nan_to_none(scores: Mapping[str, float]) -> dict[str, float | None]:
+    """Return scores for JSON, which has no nan."""
     return {layer: z if math.isfinite(z) else None for layer, z in scores.items()}
 
 
-def _with_nan(scores: Mapping[str, float | None]) -> dict[str, float]:
+def _none_to_nan(scores: Mapping[str, float | None]) -> dict[str, float]:
     return {layer: math.nan if z is None else z for layer, z in scores.items()}

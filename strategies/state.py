@@ -1,4 +1,4 @@
-"""What a strategy carries from round to round, so that a run can go on later."""
+"""The state of a strategy between two rounds, for a checkpoint."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ServerState", "joined", "parted"]
+__all__ = ["ServerState", "flatten_state", "state_group"]
 
 
 class ServerState(NamedTuple):
-    """Arrays, and what JSON can say; both by name."""
+    """Arrays by name, and further values that JSON can represent."""
 
     arrays: dict[str, npt.NDArray[Any]]
     values: dict[str, Any]
 
 
-def joined(
+def flatten_state(
     groups: Mapping[str, Mapping[str, npt.NDArray[Any]]],
 ) -> dict[str, npt.NDArray[Any]]:
-    """Return named groups of arrays as one; ``x`` of ``velocity`` is ``velocity/x``."""
+    """Return groups of arrays as one; ``x`` of ``velocity`` is ``velocity/x``."""
     return {
         f"{group}/{name}": np.asarray(array)
         for group, arrays in groups.items()
@@ -29,14 +29,14 @@ def joined(
     }
 
 
-def parted(
+def state_group(
     arrays: Mapping[str, npt.NDArray[Any]], group: str
 ) -> dict[str, npt.NDArray[Any]]:
-    """Return one group of what :func:`joined` has made."""
-    start = f"{group}/"
-    # Copies: what is read from a file may be read-only.
+    """Return copies of one group's arrays; the inverse of :func:`flatten_state`."""
+    prefix = f"{group}/"
+    # Copies, because arrays that were read from a file may be read-only.
     return {
-        name.removeprefix(start): np.array(array)
+        name.removeprefix(prefix): np.array(array)
         for name, array in arrays.items()
-        if name.startswith(start)
+        if name.startswith(prefix)
     }

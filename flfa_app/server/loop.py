@@ -12,7 +12,7 @@ from math import ceil
 from threading import get_ident
 from typing import Any
 
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, RecordDict
 from flwr.common.logger import log
 
 from clients.feedback.diagnostics import ANGLE, ERROR
@@ -21,8 +21,8 @@ from flfa_app.config import RunConfig
 from flfa_app.results.checkpoint import not_finite
 from flfa_app.results.records import Evaluation, RoundRecord, Timing, Traffic
 from flfa_app.server.round import Federation
-from strategies import LayerSelection, OnePassFedAvg, ServerState, local_drift
-from strategies.decoding import Decoded
+from strategies import LayerSelection, ServerState
+from strategies.decoding import DecodedArrays
 
 __all__ = ["evaluated_in", "run_rounds"]
 
@@ -128,22 +128,20 @@ def _train(
         before.result()  # raises what went wrong there
     replies = list(answers.counted.values())
     started = time.perf_counter()
-    if isinstance(strategy, OnePassFedAvg):
-        strategy.drift_of = frozenset(federation.parameters)
     aggregated, metrics = strategy.aggregate_train(server_round, replies)
-    if aggregated is None or metrics is None:
+    measured = strategy.last_aggregate
+    if aggregated is None or metrics is None or measured is None:
         raise RuntimeError(f"round {server_round}: nothing to aggregate")
-    drift = _drift(strategy, replies, federation.parameters)
     arrays = with_dtypes_of(arrays, aggregated)
     aggregate_seconds = _seconds_since(started)
-    if broken := not_finite(Decoded(arrays)):
+    if broken := not_finite(DecodedArrays(arrays)):
         raise RuntimeError(
             f"round {server_round}: {', '.join(broken)} of the new model is not "
             "finite, though all updates were; set max-update-norm"
         )
     record = RoundRecord(
         server_round,
-        drift=drift,
+        drift=measured.drift,
         selected=selected,
         scores=_all_scores(strategy, federation.parameters),
         train_loss=metrics["train-loss"],  # type: ignore[arg-type]
@@ -160,16 +158,6 @@ def _train(
         timing=Timing(train=train_seconds, aggregate=aggregate_seconds),
     )
     return record, arrays
-
-
-def _drift(
-    strategy: LayerSelection, replies: Sequence[Message], parameters: Sequence[str]
-) -> float:
-    """Return the drift: the strategy has measured it, if it averages as usual."""
-    if isinstance(strategy, OnePassFedAvg) and strategy.drift is not None:
-        return strategy.drift
-    records = (next(iter(reply.content.array_records.values())) for reply in replies)
-    return local_drift([Decoded(record) for record in records], parameters)
 
 
 def _all_scores(

@@ -16,7 +16,7 @@ from flfa_app.results.run_directory import RunDirectory
 from flfa_app.server.client_history import Participation
 from flfa_app.server.stopping import reason_to_stop
 from strategies import ServerState
-from strategies.decoding import decoded
+from strategies.decoding import decode
 
 __all__ = ["Recorder"]
 
@@ -95,7 +95,7 @@ class Recorder:
     ) -> None:
         checkpoint = Checkpoint(
             server_round,
-            {name: decoded(array) for name, array in arrays.items()},
+            {name: decode(array) for name, array in arrays.items()},
             state.arrays,
             state.values,
             self.run.records,

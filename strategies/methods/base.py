@@ -12,9 +12,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
 from ..aggregation import OnePassFedAvg
-from ..decoding import Decoded, encoded
+from ..decoding import DecodedArrays, encode
 from ..options import options_of
-from ..state import ServerState, joined, parted
+from ..state import ServerState, flatten_state, state_group
 
 __all__ = ["Arrays", "FedMethod", "Reply", "uniform_mean"]
 
@@ -78,12 +78,12 @@ class FedMethod(OnePassFedAvg):
     def server_state(self) -> ServerState:
         """Return the state that the next round needs besides the global model."""
         groups = {name: getattr(self, name) for name in self.state_names}
-        return ServerState(joined(groups), {})
+        return ServerState(flatten_state(groups), {})
 
     def load_server_state(self, state: ServerState) -> None:
         """Restore the state that :meth:`server_state` has returned."""
         for name in self.state_names:
-            setattr(self, name, parted(state.arrays, name))
+            setattr(self, name, state_group(state.arrays, name))
 
     def client_settings(self) -> dict[str, Any]:
         """Return the options that the clients need, under their message keys."""
@@ -134,16 +134,16 @@ class FedMethod(OnePassFedAvg):
             return mean, metrics
         good = [self._reply(message) for message in replies if not message.has_error()]
         stepped = self.server_step(self._sent, self._decoded_parameters(mean), good)
-        new = {name: encoded(values) for name, values in stepped.items()}
+        new = {name: encode(values) for name, values in stepped.items()}
         return ArrayRecord({k: new.get(k, array) for k, array in mean.items()}), metrics
 
     def _reply(self, message: Message) -> Reply:
         (arrays,) = message.content.array_records.values()
         (metrics,) = message.content.metric_records.values()
-        return Reply(Decoded(arrays, self.parameters or ()), dict(metrics))
+        return Reply(DecodedArrays(arrays, self.parameters or ()), dict(metrics))
 
     def _decoded_parameters(self, arrays: ArrayRecord) -> Arrays:
-        return dict(Decoded(arrays, self.parameters or ()))
+        return dict(DecodedArrays(arrays, self.parameters or ()))
 
 
 def uniform_mean(replies: Sequence[Reply]) -> Arrays:

@@ -6,7 +6,7 @@ from flwr.serverapp.strategy import FedAvgM
 
 from ..aggregation import OnePassFedAvg
 from ..selection import LayerSelection
-from ..state import ServerState, joined, parted
+from ..state import ServerState, flatten_state, state_group
 
 __all__ = ["FLFAFedAvgM"]
 
@@ -24,10 +24,10 @@ class FLFAFedAvgM(LayerSelection, FedAvgM, OnePassFedAvg):
         arrays, values = super().server_state()
         # Flower's vector is a list, without names.
         vector = {str(i): array for i, array in enumerate(self.momentum_vector or [])}
-        return ServerState({**arrays, **joined({"momentum": vector})}, values)
+        return ServerState({**arrays, **flatten_state({"momentum": vector})}, values)
 
     def load_server_state(self, state: ServerState) -> None:
         """Restore the state that :meth:`server_state` has returned."""
         super().load_server_state(state)
-        vector = parted(state.arrays, "momentum")
+        vector = state_group(state.arrays, "momentum")
         self.momentum_vector = [vector[str(i)] for i in range(len(vector))] or None

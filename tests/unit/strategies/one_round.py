@@ -22,8 +22,8 @@ def weights():
     )
 
 
-def trained(strategy, nodes=5, client=noisy_client, server_round=1):
-    """One round up to the replies."""
+def trained_replies(strategy, nodes=5, client=noisy_client, server_round=1):
+    """Return the replies of one round, sorted by node."""
     grid = FakeGrid(nodes, client)
     strategy.min_train_nodes = strategy.min_available_nodes = nodes
     messages = strategy.configure_train(server_round, weights(), ConfigRecord(), grid)

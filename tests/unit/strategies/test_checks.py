@@ -310,9 +310,9 @@ def test_the_metrics_that_are_wanted():
     rules = ReplyRules(keys=("train-loss", "num-examples"))
     assert problem_of(reply(), SENT, rules) is None
     more = problem_of(reply(metrics={"x": 1}), SENT, rules)
-    assert_says(more, "its metrics are others: 'x' not asked for")
+    assert_says(more, "its metrics differ: 'x' unexpected")
     missing = problem_of(reply(), SENT, ReplyRules(keys=(*METRICS, "a", "b", "c", "d")))
-    assert_says(missing, "others: 'a', 'b', 'c' and 1 more missing")
+    assert_says(missing, "differ: 'a', 'b', 'c' and 1 more missing")
 
 
 def test_lists_of_metrics_where_they_are_allowed():
@@ -357,7 +357,7 @@ RECORDS = {
     ),
     "empty arrays": (
         {"arrays": ArrayRecord(), "metrics": MetricRecord(METRICS)},
-        "arrays are others: 'a.weight', 'a.bias', 'steps' missing",
+        "arrays differ: 'a.weight', 'a.bias', 'steps' missing",
     ),
     "empty metrics": (
         {"arrays": SENT, "metrics": MetricRecord()},
@@ -388,11 +388,11 @@ def renamed(names):
 @pytest.mark.parametrize(
     ("names", "reason"),
     [
-        (["a.weight", "a.bias"], "arrays are others: 'steps' missing"),
-        (["a.weight", "a.bias", "Steps"], "'steps' missing, 'Steps' not asked for"),
+        (["a.weight", "a.bias"], "arrays differ: 'steps' missing"),
+        (["a.weight", "a.bias", "Steps"], "'steps' missing, 'Steps' unexpected"),
         (["a.bias", "a.weight", "steps"], "in another order than those sent"),
-        (["\n", "\x1b[2J", "\ud800"], r"'\\n', '\\x1b\[2J', '\\ud800' not asked for"),
-        (["x" * 10**6], r"'xxxx.*x\.\.\. not asked for"),
+        (["\n", "\x1b[2J", "\ud800"], r"'\\n', '\\x1b\[2J', '\\ud800' unexpected"),
+        (["x" * 10**6], r"'xxxx.*x\.\.\. unexpected"),
     ],
 )
 def test_other_arrays(names, reason):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flwr.app import Array
 
-from strategies.decoding import Decoded, decoded, encoded, view_of
+from strategies.decoding import DecodedArrays, array_view, decode, encode
 
 USUAL = [
     np.array(3),
@@ -54,10 +54,10 @@ def same(one, other):
 @pytest.mark.parametrize("values", USUAL, ids=name)
 def test_a_view_is_flowers_array_without_a_copy(values):
     array = Array(values)
-    view = view_of(array)
+    view = array_view(array)
     assert view is not None
     assert same(view, array.numpy())
-    assert same(decoded(array), values)
+    assert same(decode(array), values)
     assert view.flags.c_contiguous
     assert view.flags.aligned
     if values.size:
@@ -69,9 +69,9 @@ def test_a_view_is_flowers_array_without_a_copy(values):
 @pytest.mark.parametrize("values", UNUSUAL, ids=name)
 def test_the_unusual_is_decoded_by_flower(values):
     array = Array(values)
-    assert view_of(array) is None
-    assert same(decoded(array), values)
-    assert not decoded(array).flags.writeable
+    assert array_view(array) is None
+    assert same(decode(array), values)
+    assert not decode(array).flags.writeable
 
 
 def padded_more():
@@ -114,8 +114,8 @@ MISLEADING = {
 @pytest.mark.parametrize("case", MISLEADING)
 def test_what_is_said_of_an_array_does_not_count(case):
     array = MISLEADING[case]
-    assert view_of(array) is None
-    assert decoded(array).tolist() == array.numpy().tolist() == [0, 1, 2]
+    assert array_view(array) is None
+    assert decode(array).tolist() == array.numpy().tolist() == [0, 1, 2]
 
 
 def test_numbers_of_another_type_are_the_same_shape():
@@ -123,13 +123,13 @@ def test_numbers_of_another_type_are_the_same_shape():
     for shape in ((9.0,), (9,), (9.0,)):
         array = Array(np.arange(9.0))
         array.shape = shape
-        view = view_of(array)
+        view = array_view(array)
         assert view is not None
         assert view.shape == (9,)
         assert type(view.shape[0]) is int
     array = Array(np.ones((1, 5)))
     array.shape = (True, 5)
-    assert decoded(array).tolist() == [[1] * 5]
+    assert decode(array).tolist() == [[1] * 5]
 
 
 def pickled():
@@ -154,11 +154,11 @@ def pickled():
 def test_what_flower_cannot_decode_raises_as_in_flower(array):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # NumPy's, of headers
-        assert view_of(array) is None
+        assert array_view(array) is None
         errors = []
-        for decode in (Array.numpy, decoded):
+        for function in (Array.numpy, decode):
             with pytest.raises(Exception) as raised:  # noqa: PT011
-                decode(array)
+                function(array)
             errors.append((raised.type, str(raised.value)))
     assert errors[0] == errors[1]
 
@@ -176,19 +176,19 @@ def test_what_flower_cannot_decode_raises_as_in_flower(array):
     ids=lambda v: name(np.asarray(v)),
 )
 def test_an_encoded_array_is_flowers_byte_by_byte(values):
-    assert fields(encoded(values)) == fields(Array(np.asarray(values)))
+    assert fields(encode(values)) == fields(Array(np.asarray(values)))
 
 
 def test_an_encoded_array_does_not_change_with_its_values():
     values = np.zeros(3)
-    array = encoded(values)
+    array = encode(values)
     values += 1
     assert array.numpy().tolist() == [0, 0, 0]
 
 
 def test_a_mapping_decodes_what_is_asked_for():
     broken = changed(data=b"")
-    arrays = Decoded({"a": Array(np.arange(2)), "broken": broken})
+    arrays = DecodedArrays({"a": Array(np.arange(2)), "broken": broken})
     assert list(arrays) == ["a", "broken"]
     assert len(arrays) == 2
     assert arrays["a"].tolist() == [0, 1]
@@ -202,7 +202,7 @@ def test_a_mapping_decodes_what_is_asked_for():
 def test_a_mapping_of_some_of_the_arrays():
     """In the order of the arrays, and without those that are not there."""
     record = {name: Array(np.array(i)) for i, name in enumerate("abcd")}
-    arrays = Decoded(record, {"d", "b", "x"})
+    arrays = DecodedArrays(record, {"d", "b", "x"})
     assert list(arrays) == ["b", "d"]
     assert len(arrays) == 2
     assert dict(arrays) == {"b": 1, "d": 3}
@@ -210,4 +210,4 @@ def test_a_mapping_of_some_of_the_arrays():
     for name in "ax":
         with pytest.raises(KeyError):
             arrays[name]
-    assert len(Decoded(record, ())) == 0
+    assert len(DecodedArrays(record, ())) == 0

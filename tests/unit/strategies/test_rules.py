@@ -6,14 +6,14 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from strategies.rules import RULES, Choice, skewness
+from strategies.rules import RULES, RuleContext, skewness
 
 NAN = math.nan
 SCORES = {"a": 0.5, "b": -0.25, "c": 0.75, "d": 0.0}
 
 
 def pick(rule, scores, num_layers=1, **choice):
-    got = RULES[rule](scores, Choice(num_layers=num_layers, **choice))
+    got = RULES[rule](scores, RuleContext(num_layers=num_layers, **choice))
     assert type(got) is list
     return got
 

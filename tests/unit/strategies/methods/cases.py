@@ -192,4 +192,5 @@ def frozen(value: Any) -> Any:
 
 
 def state_of(strategy: Any) -> Any:
-    return frozen(vars(strategy))
+    # Not a state: no later round depends on the last round's result.
+    return frozen({k: v for k, v in vars(strategy).items() if k != "last_aggregate"})

@@ -92,14 +92,14 @@ SPOILED = {
     "shape": (put(a_bias=np.zeros(1, "f4")), r"\(1,\), not \(3,\)"),
     "bytes": (cut, "bytes of values, not (28|56)"),
     "no array": (lambda content: content["arrays"].pop("b.weight"), "missing"),
-    "more arrays": (put(c_bias=np.zeros(3)), "'c.bias' not asked for"),
+    "more arrays": (put(c_bias=np.zeros(3)), "'c.bias' unexpected"),
     "weight": (metric(num_examples=-7), "'num-examples' is -7"),
     "heavy": (metric(num_examples=1e308), "'num-examples' is 1e"),
     "weights": (metric(num_examples=[1, 2]), "'num-examples' is "),
     "loss": (metric(train_loss=math.inf), "'train-loss' is inf"),
-    "metric": (metric(more=1), "unlike most replies, .* 'more' not asked for"),
+    "metric": (metric(more=1), "unlike most replies, .* 'more' unexpected"),
     "no metric": (lambda content: content["metrics"].pop("train-loss"), "unlike most"),
-    "list": (metric(train_loss=[0.5]), r"unlike most .*'train-loss\[1\]' not asked"),
+    "list": (metric(train_loss=[0.5]), r"unlike most .*'train-loss\[1\]' unexpected"),
     "no metrics": (lambda content: content.pop("metrics"), "records are none"),
     "name": (rename("metrics", "figures"), "unlike most replies, .*'figures'"),
     "arrays": (rename("arrays", "weights"), "unlike most replies, .*'weights'"),
@@ -157,10 +157,10 @@ def test_bad_replies_are_as_if_they_had_failed(name, caplog):
         layers = [[x[2].fa_layers(r) for r in range(1, 6)] for x in (got, want)]
         assert layers[0] == layers[1]
     told = [entry.getMessage() for entry in caplog.records]
-    told = [line for line in told if "does not count" in line]
+    told = [line for line in told if "is rejected" in line]
     assert len(told) == len(PLAN) == 15
     for (server_round, node), kind in PLAN.items():
-        opening = f"round {server_round}: the reply of node {node} does not count: "
+        opening = f"round {server_round}: the reply of node {node} is rejected: "
         (line,) = (line for line in told if line.startswith(opening))
         assert re.search(SPOILED[kind][1], line), line
         if server_round == ROUNDS:
@@ -265,7 +265,7 @@ def test_lists_of_metrics_are_flowers_to_average():
     assert strategy.rejected == {}
     run(strategy, spoilt({(5, 2): metric(counts=[1, 2, 3])}, client))
     assert set(strategy.rejected) == {2}
-    assert "'counts[2]' missing, 'counts[3]' not asked for" in strategy.rejected[2]
+    assert "'counts[2]' missing, 'counts[3]' unexpected" in strategy.rejected[2]
 
 
 def test_two_forms_that_are_as_common():
@@ -443,9 +443,9 @@ BAD_EVALUATIONS = {
     "negative": (metric(num_examples=-3), "'num-examples' is -3; it must be above 0"),
     "weights": (metric(num_examples=[1]), "must be a finite number"),
     "heavy": (metric(num_examples=101), "must be at most 100"),
-    "metric": (metric(more=1), "unlike most replies, .*'more' not asked for"),
+    "metric": (metric(more=1), "unlike most replies, .*'more' unexpected"),
     "no metric": (lambda c: c["metrics"].pop("eval-loss"), "'eval-loss' missing"),
-    "lengths": (metric(eval_loss=[0.5]), r"'eval-loss\[1\]' not asked for"),
+    "lengths": (metric(eval_loss=[0.5]), r"'eval-loss\[1\]' unexpected"),
     "name": (rename("metrics", "figures"), "unlike most replies, .*'figures'"),
 }
 
@@ -483,7 +483,7 @@ def test_a_bad_evaluation_is_as_if_it_had_failed(kind, caplog):
     assert re.search(reason, strategy.rejected_evaluations.pop(2))
     assert strategy.rejected_evaluations == strategy.rejected == {}
     for server_round, node in bad:
-        told = f"round {server_round}: the evaluation of node {node} does not count: "
+        told = f"round {server_round}: the evaluation of node {node} is rejected: "
         assert re.search(told + ".*" + reason, caplog.text)
 
 

@@ -7,28 +7,28 @@ import math
 import numpy as np
 import pytest
 
-from strategies import blockwise
-from strategies.blockwise import not_finite, squared_distance
+from strategies import array_checks
+from strategies.array_checks import count_non_finite, squared_distance
 
 SHAPES = [(), (0,), (1,), (10,), (11,), (3, 7), (2, 3, 4)]
 
 
 @pytest.fixture(params=[1, 5, 2**16])
 def at_once(request, monkeypatch):
-    monkeypatch.setattr(blockwise, "AT_ONCE", request.param)
+    monkeypatch.setattr(array_checks, "BLOCK_SIZE", request.param)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.complex64])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_counts_what_is_not_finite(at_once, shape, dtype, order):
+def test_counts_what_is_count_non_finite(at_once, shape, dtype, order):
     rng = np.random.default_rng(len(shape))
     values = np.array(rng.normal(size=shape), dtype, order=order)
-    assert not_finite(values) == 0
+    assert count_non_finite(values) == 0
     for bad in (math.nan, math.inf, -math.inf):
         broken = np.where(rng.random(size=shape) < 0.4, dtype(bad), values)
         broken = np.array(broken, order=order)
-        assert not_finite(broken) == sum(not np.isfinite(x) for x in broken.flat)
+        assert count_non_finite(broken) == sum(not np.isfinite(x) for x in broken.flat)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.complex64])
