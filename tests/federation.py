@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+import tomllib
 from collections.abc import Callable, Iterable
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import tomli
 from flwr.app import Context, Error, Message, RecordDict
 
 from flfa_app import client_app, server_app
@@ -25,7 +25,7 @@ QUICK = {"num-server-rounds": 3, "local-epochs": 1}
 
 def default_keys() -> dict[str, Any]:
     """The run config of ``pyproject.toml``."""
-    pyproject = tomli.loads((ROOT / "pyproject.toml").read_text())
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
     return dict(pyproject["tool"]["flwr"]["app"]["config"])
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
 import pytest
-import tomli
 
 from clients import LocalTrainer
 from clients.methods import fedrs, fedsol
@@ -56,8 +56,8 @@ def test_the_page_has_every_key_with_its_default() -> None:
     lines = CONFIGURATION.read_text("utf-8").splitlines()
     cells = [line.split(" | ") for line in lines if line.startswith("| `")]
     rows = {key.strip("|`↻ "): default.strip("`") for key, default, *_ in cells}
-    values = {key: tomli.loads(f"x = {text}")["x"] for key, text in rows.items()}
-    pyproject = tomli.loads((ROOT / "pyproject.toml").read_text())
+    values = {key: tomllib.loads(f"x = {text}")["x"] for key, text in rows.items()}
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert values == pyproject["tool"]["flwr"]["app"]["config"]
     assert max(map(len, lines)) <= 100
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
-import tomli
 
 from flfa_app.config import RunConfig
 from flfa_app.errors import ConfigError
@@ -48,7 +48,7 @@ def test_options_of_methods_are_part_of_the_config() -> None:
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_config_file_is_valid(path: Path) -> None:
-    RunConfig.parse(default_keys() | tomli.loads(path.read_text()))
+    RunConfig.parse(default_keys() | tomllib.loads(path.read_text()))
 
 
 # Rounds, from the paper's setup and its section on complex data sets.
@@ -68,7 +68,7 @@ PAPER = {
 @pytest.mark.parametrize("name", PAPER)
 def test_the_paper_configs_have_the_papers_settings(name: str) -> None:
     text = (ROOT / "configs" / f"{name}.toml").read_text()
-    config = RunConfig.parse(default_keys() | tomli.loads(text))
+    config = RunConfig.parse(default_keys() | tomllib.loads(text))
     assert (config.learning_rate, config.momentum, config.weight_decay) == (
         0.01,
         0.9,
@@ -91,7 +91,7 @@ def test_config_files_with_and_without_flfa_differ_only_in_it() -> None:
     pairs = [(flfa, plain) for flfa, plain in pairs if flfa != plain]
     assert len(pairs) > 10
     for flfa, plain in pairs:
-        one, other = (tomli.loads(path.read_text()) for path in (flfa, plain))
+        one, other = (tomllib.loads(path.read_text()) for path in (flfa, plain))
         assert {k for k in one | other if one.get(k) != other.get(k)} == {"flfa"}
 
 
