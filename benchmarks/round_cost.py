@@ -27,7 +27,7 @@ from benchmarks.app_runs import run_app
 from benchmarks.figures import of_measurements, output_file, publish
 from benchmarks.peers.work import CLIENTS, NORMS, Work, export_work
 from clients import LocalTrainer, TrainSettings, keep_freed_memory
-from flfa_app.client.node_config import Place
+from flfa_app.client.node_config import NodeConfig
 from flfa_app.launch.app_files import PROJECT
 from flfa_app.launch.cli import positive_int
 from flfa_app.launch.superlink import local_superlink
@@ -170,8 +170,8 @@ def _train_clients(caller: Connection, work: Work) -> None:
 
 def _shard(work: Work, client: int) -> Any:
     config = work.config
-    place = Place(partition_id=client, num_partitions=CLIENTS)
-    return client_images(config, place, images_of(config).description)
+    node = NodeConfig(partition_id=client, num_partitions=CLIENTS)
+    return client_images(config, node, images_of(config).description)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""FLFA as a Flower application: the wiring between `strategies` and `clients`."""
+"""FLFA as a Flower app: it connects the packages `strategies` and `clients`."""
 
 import sys
 from pathlib import Path
 
-# Those two stand beside this package. In a simulation Flower's workers look for them in
-# the folder where the SuperLink was started first, and other projects have a `clients`.
+# Both packages are next to this one. In a simulation, Flower's workers search the
+# folder where the SuperLink was started first, which may hold another `clients`.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))

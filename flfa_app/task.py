@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from clients.depthwise import fast_depthwise
-from flfa_app.client.node_config import Place
+from flfa_app.client.node_config import NodeConfig
 from flfa_app.config import RunConfig
 from flfa_app.data.cache import cached_partition
 from flfa_app.data.dataset import DataDescription, ImageDataset
@@ -106,17 +106,17 @@ def _used_images(number: int, fraction: float, seed: int) -> NDArray[np.int64]:
 
 
 def client_images(
-    config: RunConfig, place: Place, description: DataDescription
+    config: RunConfig, node: NodeConfig, description: DataDescription
 ) -> NodeData:
     """Return the training images (pixels) and labels of one client.
 
     They are the node's own if it has a ``dataset-path``, otherwise its partition of the
     run's data set. They are not cached: the pixels come from a memory-mapped file.
     """
-    if place.dataset_path:
-        return load_node_data(place.dataset_path, description)
+    if node.dataset_path:
+        return load_node_data(node.dataset_path, description)
     images = images_of(config)
-    mine = partitions_of(config, place.num_partitions)[place.partition_id]
+    mine = partitions_of(config, node.num_partitions)[node.partition_id]
     return NodeData(images.train[mine], images.train_labels[mine])
 
 

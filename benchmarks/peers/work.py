@@ -14,7 +14,8 @@ from safetensors.torch import save_file
 from benchmarks.peers.images import write_images
 from flfa_app.config import RunConfig
 from flfa_app.launch.app_files import default_run_config
-from flfa_app.server.nodes import Member, Roster
+from flfa_app.server.nodes import Node, NodeRegistry
+from flfa_app.server.sampling import ParticipantSampler
 from flfa_app.task import client_seed, images_of, model_of, partitions_of
 
 __all__ = ["CLIENTS", "NORMS", "WORKERS", "Work", "export_work"]
@@ -149,16 +150,18 @@ def _first_without_tiny_batches(
 
 def _seeds(config: RunConfig, sizes: Sequence[int]) -> list[Seeds]:
     """Return who takes part in each round, and the seed of each one's batch order."""
-    roster = Roster(Member(i, i, size, ()) for i, size in enumerate(sizes))
+    registry = NodeRegistry(Node(i, i, size) for i, size in enumerate(sizes))
     rounds = []
     for server_round in range(1, config.num_server_rounds + 1):
-        draw = roster.draw(
+        sampler = ParticipantSampler(
+            registry,
             fraction=config.fraction_train,
-            least=config.min_train_nodes,
+            minimum=config.min_train_nodes,
             seed=config.seed,
             server_round=server_round,
         )
-        drawn = [member.partition_id for member in draw.take(draw.number)]
+        nodes = sampler.next_participants(sampler.num_participants)
+        drawn = [node.partition_id for node in nodes]
         rounds.append(
             {str(i): client_seed(config.seed, server_round, i) for i in drawn}
         )

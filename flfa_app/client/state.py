@@ -1,12 +1,12 @@
-"""What a client keeps between rounds (MOON, FedDyn, SCAFFOLD), and for how long.
+"""The state a client keeps between rounds (MOON, FedDyn, SCAFFOLD).
 
-A state belongs to the round after which it was kept. The server tells each client the
-last round in which its reply counted (:data:`STATE_ROUND`), and the client takes up the
-state of that round, no other: a reply that was lost, late or refused leaves no trace,
-and a round that is done again begins where it began before.
+A state belongs to the round after which it was saved. The server tells each client the
+last round in which its reply was aggregated, and the client restores the state of that
+round. A reply that was lost, late or rejected therefore has no effect on later rounds,
+and a repeated round starts from the same state as before.
 
-A state lives in Flower's ``context.state``, and with ``state-dir`` also on the node's
-disk, where a later run finds it.
+States are in Flower's ``context.state``. With ``state-dir`` they are also on the node's
+disk, where a resumed run finds them.
 """
 
 from __future__ import annotations
@@ -23,63 +23,63 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from flfa_app.arrays import to_arrays, to_tensors
+from flfa_app.message_keys import KEEP_SINCE, RUN_NAME, STATE_ROUND
 from flfa_app.results.checkpoint import round_files, write_file
 
-__all__ = ["KEEP_SINCE", "RUN_NAME", "STATE_ROUND", "ClientState"]
+__all__ = ["ClientState"]
 
-STATE_ROUND = "state-round"
-"""Key of a train message: the client's state to take up; 0: none."""
-KEEP_SINCE = "state-keep"
-"""Key of a train message: the oldest state the server may ask for again."""
-RUN_NAME = "run-name"
-"""Key of a train message: whose states on disk are meant."""
 PREFIX = "trainer-state-"
 
 
 class ClientState:
-    """The states of one client.
+    """The saved states of one client.
 
     Parameters
     ----------
     records : RecordDict
         The node's ``context.state``.
-    orders : Mapping[str, Any]
-        The message's config.
+    message_config : Mapping[str, Any]
+        The config of the train message.
     state_dir : str
-        ``""``: nothing is kept on disk.
+        The folder for states on disk; ``""``: none are written.
     partition_id : int
-        Whose states.
+        The client's partition.
     """
 
     def __init__(
         self,
         records: RecordDict,
-        orders: Mapping[str, Any],
+        message_config: Mapping[str, Any],
         state_dir: str,
         partition_id: int,
     ) -> None:
         self._records = records
-        self._round = int(orders.get(STATE_ROUND, 0))
-        self._keep_since = int(orders.get(KEEP_SINCE, self._round))
+        self._round = int(message_config.get(STATE_ROUND, 0))
+        self._keep_since = int(message_config.get(KEEP_SINCE, self._round))
         self._folder: Path | None = None
-        if state_dir and RUN_NAME in orders:  # methods without state have no use for it
-            parent = Path(state_dir).expanduser() / str(orders[RUN_NAME])
+        # The server names the run only if the method's clients have a state.
+        if state_dir and RUN_NAME in message_config:
+            parent = Path(state_dir).expanduser() / str(message_config[RUN_NAME])
             self._folder = parent / f"partition-{partition_id}"
 
     def load(self) -> dict[str, Tensor]:
-        """Return the state the server has named; empty if there is none."""
+        """Return the state of the round named by the server; empty if there is none."""
         if self._round == 0:
             return {}
         record = self._records.array_records.get(f"{PREFIX}{self._round}")
         if record is not None:
             return to_tensors(record)
         if self._folder is not None:
-            return self._read(self._file(self._round))
-        log(WARNING, "the state of round %d is lost; going on without", self._round)
+            return _read(self._file(self._folder, self._round))
+        log(WARNING, "the state of round %d is lost; continuing without", self._round)
         return {}
 
     def save(self, server_round: int, state: Mapping[str, Tensor]) -> None:
-        """Keep the state of this round beside the one that was taken up."""
+        """Save the state after this round; delete the states no longer needed.
+
+        In memory only this state and the one of the named round are kept: the reply may
+        still be lost.
+        """
         if not state:
             return
         self._records[f"{PREFIX}{server_round}"] = to_arrays(state)
@@ -91,19 +91,20 @@ class ClientState:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         tensors = {name: t.detach().cpu().contiguous() for name, t in state.items()}
-        write_file(self._file(server_round), save(tensors))
-        for kept, file in round_files(self._folder, ".safetensors").items():
-            # Those after the present round are of a run that was stopped later.
-            if not self._keep_since <= kept <= server_round:
+        write_file(self._file(self._folder, server_round), save(tensors))
+        for saved_round, file in round_files(self._folder, ".safetensors").items():
+            # Later rounds are those of a run that was resumed from an earlier one.
+            if not self._keep_since <= saved_round <= server_round:
                 file.unlink()
 
-    def _file(self, server_round: int) -> Path:
-        assert self._folder is not None
-        return self._folder / f"round-{server_round:06d}.safetensors"
+    @staticmethod
+    def _file(folder: Path, server_round: int) -> Path:
+        return folder / f"round-{server_round:06d}.safetensors"
 
-    def _read(self, file: Path) -> dict[str, Tensor]:
-        try:
-            return load(file.read_bytes())
-        except (OSError, SafetensorError) as problem:
-            log(WARNING, "%s is lost (%s); going on without", file, problem)
-            return {}
+
+def _read(file: Path) -> dict[str, Tensor]:
+    try:
+        return load(file.read_bytes())
+    except (OSError, SafetensorError) as error:
+        log(WARNING, "%s is lost (%s); continuing without", file, error)
+        return {}

@@ -9,10 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from click import ClickException
-from flwr.common.config import parse_config_args
 from rich.console import Console
 
+from flfa_app._flwr_compat import parse_config_overrides
 from flfa_app.config import AUTO, RunConfig
 from flfa_app.errors import ConfigError
 from flfa_app.launch.app_files import PROJECT, default_run_config
@@ -101,8 +100,8 @@ def read_overrides(texts: Sequence[str], nodes: int | None = None) -> dict[str, 
         if text.endswith(".toml") and not Path(text).is_file():
             raise ConfigError(f"--run-config: there is no file {text}")
         try:
-            keys = parse_config_args([text])
-        except (ClickException, ValueError) as problem:  # of Flower's TOML parser
+            keys = parse_config_overrides(text)
+        except ValueError as problem:
             raise ConfigError(f"--run-config {text!r}: {problem}") from problem
         if text.strip() and not keys:
             raise ConfigError(

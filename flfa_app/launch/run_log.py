@@ -17,9 +17,9 @@ APP_PREFIXES = (
     "Results: ",
     "Score: ",
     "Waiting for nodes",
-    "Going on after",
+    "Resuming after",
     "Stopping early",
-    "Clients take up",
+    "Clients restore",
     "partition ",
 )
 # Warnings and errors that Flower and Ray log in every run, or in every failed run.

@@ -5,10 +5,11 @@ What draws them is imported where it is needed: that takes long, and may be off.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from flfa_app.config import RunConfig
 from flfa_app.results.round_metrics import first_cosines
 from flfa_app.results.run_directory import RunDirectory
-from flfa_app.server.nodes import Roster
 
 __all__ = ["plot_partition", "plot_rounds"]
 
@@ -25,10 +26,9 @@ def plot_rounds(run: RunDirectory, config: RunConfig) -> None:
 
 
 def plot_partition(
-    run: RunDirectory, roster: Roster, class_names: tuple[str, ...]
+    run: RunDirectory, counts: Sequence[Sequence[int]], class_names: tuple[str, ...]
 ) -> None:
-    """Draw who holds what, if all have told."""
-    counts = [member.label_counts for member in roster.members]
+    """Draw each client's counts of the classes, if all clients have told them."""
     if all(counts):
         from flfa_app.results import plots
 

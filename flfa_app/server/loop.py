@@ -1,4 +1,8 @@
-"""The rounds of a run: Flower's hooks, in an order that is the same every time."""
+"""The rounds of a run, from the first to the last.
+
+A round's model is evaluated and recorded in a second thread while the clients train
+the next one.
+"""
 
 from __future__ import annotations
 
@@ -20,139 +24,135 @@ from flfa_app.arrays import with_dtypes_of
 from flfa_app.config import RunConfig
 from flfa_app.results.checkpoint import not_finite
 from flfa_app.results.records import Evaluation, RoundRecord, Timing, Traffic
-from flfa_app.server.round import Federation
+from flfa_app.server.round import RoundTrainer
 from strategies import LayerSelection, ServerState
 from strategies.decoding import DecodedArrays
 
-__all__ = ["evaluated_in", "run_rounds"]
+__all__ = ["is_evaluated", "run_rounds"]
 
-Done = Callable[[RoundRecord, ArrayRecord, ServerState], bool]
-LOGGER = getLogger("flwr")
+RecordRound = Callable[[RoundRecord, ArrayRecord, ServerState], bool]
 
 
 def run_rounds(
-    federation: Federation,
+    trainer: RoundTrainer,
     arrays: ArrayRecord,
     *,
     first_round: int,
     evaluate: Callable[[ArrayRecord], Evaluation],
-    done: Done,
+    record_round: RecordRound,
 ) -> ArrayRecord:
     """Run the rounds from the first one to the last; return the final model.
 
-    A model is evaluated, and its round kept, while the clients train the next one.
-
     Parameters
     ----------
-    federation : Federation
-        Who trains, and how.
+    trainer : RoundTrainer
+        Trains a round with the clients.
     arrays : ArrayRecord
         The model the first round starts from.
     first_round : int
-        1, or the one after a checkpoint's.
+        1, or the round after a checkpoint's.
     evaluate : Callable[[ArrayRecord], Evaluation]
-        Measures a model on the test set.
-    done : Callable[[RoundRecord, ArrayRecord, ServerState], bool]
-        Takes the record of each round, the model after it and what else the next round
-        depends on; returns whether it was the last.
+        Evaluates a model on the test set.
+    record_round : Callable[[RoundRecord, ArrayRecord, ServerState], bool]
+        Takes the record of each round, the model after it and the strategy's state;
+        returns whether the round was the last.
     """
     started = time.monotonic()
-    config = federation.config
+    config = trainer.config
     last_round = config.num_server_rounds
 
     def finish(record: RoundRecord, arrays: ArrayRecord, state: ServerState) -> bool:
-        server_round, evaluation = record.server_round, None
-        begun = time.perf_counter()
-        if evaluated_in(server_round, config):
-            evaluation = evaluate(arrays)
-        timing = replace(record.timing, evaluate=_seconds_since(begun))
+        """Evaluate and record a trained round; return whether it was the last."""
+        server_round = record.server_round
+        begin = time.perf_counter()
+        evaluation = evaluate(arrays) if is_evaluated(server_round, config) else None
+        timing = replace(record.timing, evaluate=_seconds_since(begin))
         record = replace(record, evaluation=evaluation, timing=timing)
-        is_last = done(record, arrays, state)
-        elapsed = time.monotonic() - started
-        left = elapsed / (server_round - first_round + 1) * (last_round - server_round)
-        _report(record, last_round, left)
+        is_last = record_round(record, arrays, state)
+        per_round = (time.monotonic() - started) / (server_round - first_round + 1)
+        _log_round(record, last_round, per_round * (last_round - server_round))
         return is_last
 
-    with ThreadPoolExecutor(1, "evaluation") as aside:
-        before: Future[bool] | None = None
+    with ThreadPoolExecutor(1, "evaluation") as evaluation_thread:
+        previous: Future[bool] | None = None
         for server_round in range(first_round, last_round + 1):
-            with _without_flowers_own_lines():
-                record, new = _train(federation, server_round, arrays, before)
-            arrays = new
-            if federation.participation is not None:
-                federation.participation.add(record)
-            state = federation.strategy.server_state()
-            before = aside.submit(finish, record, arrays, state)
-            if (server_round == last_round or not _may_overlap(config)) and (
-                before.result()
-            ):
-                break
+            with _flower_info_muted():
+                record, arrays = _train_round(trainer, server_round, arrays, previous)
+            if trainer.history is not None:
+                trainer.history.add_round(record)
+            state = trainer.strategy.server_state()
+            previous = evaluation_thread.submit(finish, record, arrays, state)
+            if server_round == last_round or not _may_overlap(config):
+                is_last = previous.result()
+                if is_last:
+                    break
     return arrays
 
 
-def evaluated_in(server_round: int, config: RunConfig) -> bool:
+def is_evaluated(server_round: int, config: RunConfig) -> bool:
     """Whether the model is evaluated after a round.
 
-    The last 10 % of the rounds always are: the score is their mean.
+    It always is in the last 10 % of the rounds, because the score is their mean.
     """
-    last = config.num_server_rounds
-    scored = server_round > last - ceil(last / 10)
-    return scored or server_round % config.evaluate_every == 0
+    last_round = config.num_server_rounds
+    is_scored = server_round > last_round - ceil(last_round / 10)
+    return is_scored or server_round % config.evaluate_every == 0
 
 
 def _may_overlap(config: RunConfig) -> bool:
-    """Whether the next round may begin before a model is evaluated and kept.
+    """Whether the next round may start before a model is evaluated and recorded.
 
-    Not if the evaluation decides whether there is one, or if clients are told which
-    checkpoints there are.
+    It may not if the evaluation decides whether there is a next round, or if the
+    messages depend on which checkpoints exist.
     """
     return not (config.patience or config.target_accuracy or config.state_dir)
 
 
-def _train(
-    federation: Federation,
+def _train_round(
+    trainer: RoundTrainer,
     server_round: int,
     arrays: ArrayRecord,
-    before: Future[bool] | None,
+    previous: Future[bool] | None,
 ) -> tuple[RoundRecord, ArrayRecord]:
-    """Train and aggregate; return the record of the round so far and the new model.
+    """Train and aggregate a round; return its record without evaluation, and the model.
 
-    The round before is waited for while nothing else is to be done.
+    ``previous`` is the evaluation of the previous round. It is awaited after the
+    training, and its exceptions are raised here.
     """
-    config, strategy = federation.config, federation.strategy
+    config, strategy = trainer.config, trainer.strategy
     selected = tuple(strategy.selected)
-    started = time.perf_counter()
-    answers, messages, failed_before = federation.train(server_round, arrays)
-    train_seconds = _seconds_since(started)
-    if before is not None:
-        before.result()  # raises what went wrong there
-    replies = list(answers.counted.values())
-    started = time.perf_counter()
+    begin = time.perf_counter()
+    trained = trainer.train(server_round, arrays)
+    train_seconds = _seconds_since(begin)
+    if previous is not None:
+        previous.result()
+    replies = list(trained.replies.aggregated.values())
+    begin = time.perf_counter()
     aggregated, metrics = strategy.aggregate_train(server_round, replies)
     measured = strategy.last_aggregate
     if aggregated is None or metrics is None or measured is None:
         raise RuntimeError(f"round {server_round}: nothing to aggregate")
     arrays = with_dtypes_of(arrays, aggregated)
-    aggregate_seconds = _seconds_since(started)
-    if broken := not_finite(DecodedArrays(arrays)):
+    aggregate_seconds = _seconds_since(begin)
+    if invalid := not_finite(DecodedArrays(arrays)):
         raise RuntimeError(
-            f"round {server_round}: {', '.join(broken)} of the new model is not "
+            f"round {server_round}: {', '.join(invalid)} of the new model is not "
             "finite, though all updates were; set max-update-norm"
         )
     record = RoundRecord(
         server_round,
         drift=measured.drift,
         selected=selected,
-        scores=_all_scores(strategy, federation.parameters),
+        scores=_all_scores(strategy, trainer.parameters),
         train_loss=metrics["train-loss"],  # type: ignore[arg-type]
         learning_rate=config.learning_rate_in(server_round),
-        participants=tuple(sorted(member.partition_id for member in answers.asked)),
-        failed=tuple(sorted(answers.problems)),
-        failed_before=tuple(failed_before),
-        spare=tuple(answers.spare),
+        participants=tuple(sorted(trained.replies.participants)),
+        failed=tuple(sorted(trained.replies.problems)),
+        failed_before=tuple(trained.failed_before),
+        spare=tuple(trained.replies.spare),
         traffic=Traffic(
-            bytes_sent=sum(_size(message.content) for message in messages),
-            bytes_received=sum(_size(reply.content) for reply in replies),
+            bytes_sent=sum(_num_bytes(message.content) for message in trained.messages),
+            bytes_received=sum(_num_bytes(reply.content) for reply in replies),
         ),
         diagnostics=_diagnostics(metrics, selected),
         timing=Timing(train=train_seconds, aggregate=aggregate_seconds),
@@ -172,7 +172,7 @@ def _all_scores(
 def _diagnostics(
     metrics: Mapping[str, Any], selected: Sequence[str]
 ) -> dict[str, dict[str, float]]:
-    """Return the clients' mean angle and error of each layer, if they measured them."""
+    """Return the clients' mean angle and error of each layer, if they were measured."""
     measured = {
         layer: {
             name: metrics[f"{key}/{layer}"]
@@ -184,32 +184,33 @@ def _diagnostics(
     return measured if any(measured.values()) else {}
 
 
-def _size(content: RecordDict) -> int:
-    """Return the bytes of a message's content as it goes over the wire."""
+def _num_bytes(content: RecordDict) -> int:
+    """Return the size of a message's content on the wire."""
     arrays = sum(record.count_bytes() for record in content.array_records.values())
     others = (*content.config_records.values(), *content.metric_records.values())
     return arrays + sum(len(record.deflate()) for record in others)
 
 
 @contextmanager
-def _without_flowers_own_lines() -> Iterator[None]:
-    """Leave out what strategies log in each round: one line a round is enough."""
-    here = get_ident()
+def _flower_info_muted() -> Iterator[None]:
+    """Hide what strategies log at level INFO: one line a round is enough."""
+    thread = get_ident()
 
-    def warnings_only(record: LogRecord) -> bool:
-        return record.levelno > INFO or record.thread != here
+    def is_shown(record: LogRecord) -> bool:
+        return record.levelno > INFO or record.thread != thread
 
-    LOGGER.addFilter(warnings_only)
+    logger = getLogger("flwr")
+    logger.addFilter(is_shown)
     try:
         yield
     finally:
-        LOGGER.removeFilter(warnings_only)
+        logger.removeFilter(is_shown)
 
 
-def _seconds_since(started: float) -> float:
-    return round(time.perf_counter() - started, 3)
+def _seconds_since(begin: float) -> float:
+    return round(time.perf_counter() - begin, 3)
 
 
-def _report(record: RoundRecord, num_rounds: int, left: float) -> None:
-    minutes, seconds = divmod(round(left), 60)
+def _log_round(record: RoundRecord, num_rounds: int, remaining: float) -> None:
+    minutes, seconds = divmod(round(remaining), 60)
     log(INFO, "%s  left %d:%02d", record.describe(num_rounds), minutes, seconds)

@@ -1,242 +1,245 @@
-"""Who is in the federation, and who takes part in a round."""
+"""The nodes of a run: the partition of each, and which of them are connected."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from logging import INFO, WARNING
 from typing import Any
 
-import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
-from flfa_app.server.messaging import replies_to
+from flfa_app.message_keys import (
+    LABEL_COUNTS,
+    NUM_EXAMPLES,
+    NUM_PARTITIONS,
+    PARTITION_ID,
+)
+from flfa_app.server.messaging import stream_replies
 
-_NUMBERS = ("partition-id", "num-examples", "num-partitions")
-# Flower looks through all messages there are for each that it hands out.
-ASKED_AT_ONCE = 500
-# A node that appears in the middle of a run: seconds to wait, and how often to ask.
-PATIENCE_WITH_NEW_NODES, MOST_QUESTIONS = 60.0, 3
-NOBODY = 0  # the node of a partition that is away: no node has this id
+__all__ = ["Node", "NodeRegistry", "wait_for_nodes"]
 
-__all__ = ["Draw", "Member", "Roster"]
+# Flower searches all stored messages for each one that it hands out.
+QUERY_BATCH = 500
+MIN_QUERY_SECONDS = 1.0
+# For a node that connects during a run: seconds to wait for its reply, and how often
+# it is queried.
+NEW_NODE_TIMEOUT, MAX_QUERIES = 60.0, 3
+NO_NODE = 0
+"""The node id of a partition without a node. Flower never assigns it."""
 
 
 @dataclass(frozen=True)
-class Member:
+class Node:
     """A node and the partition it holds."""
 
     node_id: int
     partition_id: int
     num_examples: int
-    label_counts: tuple[int, ...]
+    label_counts: tuple[int, ...] = ()
     num_partitions: int = 0
 
 
-class Roster:
-    """The members of the federation in the order of their partitions.
+class NodeRegistry:
+    """The nodes of a run, sorted by partition.
 
-    Node ids are random in every run; the partition is what a node is known by, so that
-    the same seed means the same participants.
+    Node ids are random in every run. A node is identified by its partition, so that
+    the same seed draws the same participants.
+
+    Attributes
+    ----------
+    nodes : list[Node]
+        Sorted by partition. The partitions are those of the start of the run.
+    by_id : dict[int, Node]
+        The same nodes by node id.
+    disconnected : set[int]
+        The partitions whose node is not connected.
     """
 
-    def __init__(self, members: Iterable[Member]) -> None:
-        self.members = sorted(members, key=lambda member: member.partition_id)
-        self.by_node = {member.node_id: member for member in self.members}
-        self.away: set[int] = set()  # partitions whose node is not connected
-        self._asked_in_vain: Counter[int] = Counter()  # nodes, how often
-        held = Counter(member.partition_id for member in self.members)
-        if twice := [partition for partition, nodes in held.items() if nodes > 1]:
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self.nodes = sorted(nodes, key=lambda node: node.partition_id)
+        self.by_id = {node.node_id: node for node in self.nodes}
+        self.disconnected: set[int] = set()
+        self._failed_queries: Counter[int] = Counter()
+        holders = Counter(node.partition_id for node in self.nodes)
+        if shared := [partition for partition, n in holders.items() if n > 1]:
             raise RuntimeError(
-                f"more than one node holds partition {', '.join(map(str, twice))}; "
+                f"more than one node holds partition {', '.join(map(str, shared))}; "
                 "give every SuperNode its own partition-id in --node-config"
             )
 
-    @classmethod
-    def of(
-        cls, grid: Grid, *, min_nodes: int, timeout: float, data: Mapping[str, Any]
-    ) -> Roster:
-        """Wait for ``min_nodes`` nodes and ask all that are there what they hold.
-
-        ``data`` is what they have to know of the run's data set to answer.
-        """
-        nodes = _wait_for_nodes(grid, min_nodes, timeout)
-        answers = _ask(grid, nodes, timeout, data)
-        members, failed = [], []
-        for answer in answers.values():
-            if isinstance(answer, Member):
-                members.append(answer)
-            else:
-                failed.append(answer)
-        if failed:
-            raise RuntimeError(
-                f"{len(failed)} of {len(nodes)} nodes cannot take part: {failed[0]}"
-            )
-        if len(answers) < len(nodes):
-            raise RuntimeError(
-                f"{len(nodes) - len(answers)} of {len(nodes)} nodes have not answered "
-                f"within round-timeout, {timeout:g} s"
-            )
-        return cls(members)
+    @property
+    def num_connected(self) -> int:
+        """The number of connected nodes."""
+        return len(self.nodes) - len(self.disconnected)
 
     def refresh(self, grid: Grid, *, timeout: float, data: Mapping[str, Any]) -> None:
-        """Look who is connected now: nodes go, and come back, perhaps with another id.
+        """Update which nodes are connected.
 
-        The federation is the one of the start: a node with a partition that nobody had
-        then is not asked to take part.
+        A node may come back with another node id. A node whose partition was not part
+        of the run at its start does not take part.
+
+        Parameters
+        ----------
+        grid : Grid
+            Flower's connection to the nodes.
+        timeout : float
+            Seconds to wait for the replies of new nodes, at most
+            :data:`NEW_NODE_TIMEOUT`.
+        data : Mapping[str, Any]
+            The description of the data set, which nodes need for their reply.
         """
         connected = set(grid.get_node_ids())
-        unknown = [
-            node
-            for node in sorted(connected - set(self.by_node))
-            if self._asked_in_vain[node] < MOST_QUESTIONS
+        new_ids = [
+            node_id
+            for node_id in sorted(connected - set(self.by_id))
+            if self._failed_queries[node_id] < MAX_QUERIES
         ]
-        # Nobody waits long for a node that may have nothing to do with this run.
-        answers = _ask(grid, unknown, min(timeout, PATIENCE_WITH_NEW_NODES), data)
-        for node in unknown:
-            problem = self._take_back(answers.get(node, "no answer"), connected)
+        # A new node may have nothing to do with this run, so it gets little time.
+        replies = _query(grid, new_ids, min(timeout, NEW_NODE_TIMEOUT), data)
+        for node_id in new_ids:
+            problem = self._admit(replies.get(node_id, "no reply"), connected)
             if problem is not None:
                 log(WARNING, "a new node cannot take part: %s", problem)
-                # One that is silent may be busy; what the others say will not change.
-                self._asked_in_vain[node] += (
-                    1 if node not in answers else MOST_QUESTIONS
+                # A silent node may be busy. A reply will not change.
+                self._failed_queries[node_id] += (
+                    1 if node_id not in replies else MAX_QUERIES
                 )
-        self.away = {m.partition_id for m in self.members if m.node_id not in connected}
+        self.disconnected = {
+            node.partition_id for node in self.nodes if node.node_id not in connected
+        }
 
-    def expect(self, partitions: Mapping[int, int]) -> None:
-        """Make it the roster of a run that began with these partitions.
-
-        Those who are not there now are away, and may come back.
+    def add_disconnected(self, partitions: Mapping[int, int]) -> None:
+        """Add the partitions of a resumed run whose nodes are not connected yet.
 
         Parameters
         ----------
         partitions : Mapping[int, int]
-            Their numbers of images.
+            All partitions of the run, with their numbers of images.
         """
-        here = {member.partition_id for member in self.members}
-        for partition in sorted(partitions.keys() - here):
-            self.members.append(Member(NOBODY, partition, partitions[partition], ()))
-            self.away.add(partition)
-            log(WARNING, "partition %d is away; going on without it", partition)
-        self.members.sort(key=lambda member: member.partition_id)
+        present = {node.partition_id for node in self.nodes}
+        for partition in sorted(partitions.keys() - present):
+            self.nodes.append(Node(NO_NODE, partition, partitions[partition]))
+            self.disconnected.add(partition)
+            log(
+                WARNING, "partition %d is not connected; resuming without it", partition
+            )
+        self.nodes.sort(key=lambda node: node.partition_id)
 
-    def _take_back(self, answer: Member | str, connected: set[int]) -> str | None:
-        """Give a partition its node back; return why not if that cannot be done."""
-        if isinstance(answer, str):
-            return answer
-        places = [m.partition_id for m in self.members]
-        if answer.partition_id not in places:
-            return f"the run began without partition {answer.partition_id}"
-        place = places.index(answer.partition_id)
-        before = self.members[place].node_id
-        if before in connected:
-            return f"another node has partition {answer.partition_id}"
-        log(INFO, "partition %d is back", answer.partition_id)
-        self.members[place] = answer
-        self.by_node.pop(before, None)  # so that it is asked if it comes back itself
-        self.by_node[answer.node_id] = answer
+    def _admit(self, reply: Node | str, connected: set[int]) -> str | None:
+        """Let a node replace the lost node of its partition; return why it cannot."""
+        if isinstance(reply, str):
+            return reply
+        partitions = [node.partition_id for node in self.nodes]
+        if reply.partition_id not in partitions:
+            return f"the run started without partition {reply.partition_id}"
+        index = partitions.index(reply.partition_id)
+        previous_id = self.nodes[index].node_id
+        if previous_id in connected:
+            return f"another node holds partition {reply.partition_id}"
+        log(INFO, "partition %d is connected again", reply.partition_id)
+        self.nodes[index] = reply
+        self.by_id.pop(previous_id, None)  # so that it is queried if it comes back
+        self.by_id[reply.node_id] = reply
         return None
 
-    def draw(
-        self, *, fraction: float, least: int, seed: int, server_round: int
-    ) -> Draw:
-        """Draw the participants of a round."""
-        number = min(len(self.members), max(least, round(fraction * len(self.members))))
-        return Draw(self, number, (seed, server_round))
 
+def wait_for_nodes(
+    grid: Grid, *, min_nodes: int, timeout: float, data: Mapping[str, Any]
+) -> NodeRegistry:
+    """Wait for ``min_nodes`` nodes and query which partitions all connected ones hold.
 
-class Draw:
-    """The order in which the members of a roster are asked in a round.
+    Parameters
+    ----------
+    grid : Grid
+        Flower's connection to the nodes.
+    min_nodes : int
+        The number of nodes to wait for.
+    timeout : float
+        Seconds to wait for the nodes, and again for their replies.
+    data : Mapping[str, Any]
+        The description of the data set, which nodes need for their reply.
 
-    It depends on seed and round alone. Who is not connected is passed over.
+    Raises
+    ------
+    RuntimeError
+        If there are too few nodes, or one of them cannot take part.
     """
-
-    def __init__(self, roster: Roster, number: int, seed: tuple[int, int]) -> None:
-        self.number = number
-        self._roster = roster
-        self._seed = seed
-        rng = np.random.default_rng(seed)
-        drawn = rng.choice(len(roster.members), number, replace=False)
-        self._first: list[int] = sorted(drawn.tolist())
-        self._order = self._in_turn()
-
-    def take(self, number: int) -> list[Member]:
-        """Return the next ones; those asked before come again when all have been."""
-        present = len(self._roster.members) - len(self._roster.away)
-        taken: list[Member] = []
-        # Twice around: the second half of a turn may begin with who is taken already.
-        for _ in range(2 * len(self._roster.members)):
-            if len(taken) >= min(number, present):
-                break
-            member = self._roster.members[next(self._order)]
-            if member.partition_id not in self._roster.away and member not in taken:
-                taken.append(member)
-        return taken
-
-    def _in_turn(self) -> Iterator[int]:
-        """Yield places in the roster: the participants, then all others, again."""
-        others: list[int] | None = None
-        while True:
-            yield from self._first
-            if others is None:
-                rest = sorted(set(range(len(self._roster.members))) - set(self._first))
-                rng = np.random.default_rng((*self._seed, 1))
-                others = [rest[i] for i in rng.permutation(len(rest)).tolist()]
-            yield from others
+    node_ids = _wait_until_connected(grid, min_nodes, timeout)
+    replies = _query(grid, node_ids, timeout, data)
+    problems = [reply for reply in replies.values() if isinstance(reply, str)]
+    if problems:
+        raise RuntimeError(
+            f"{len(problems)} of {len(node_ids)} nodes cannot take part: {problems[0]}"
+        )
+    if len(replies) < len(node_ids):
+        raise RuntimeError(
+            f"{len(node_ids) - len(replies)} of {len(node_ids)} nodes have not replied "
+            f"within round-timeout, {timeout:g} s"
+        )
+    return NodeRegistry(node for node in replies.values() if isinstance(node, Node))
 
 
-def _wait_for_nodes(grid: Grid, min_nodes: int, timeout: float) -> list[int]:
+def _wait_until_connected(grid: Grid, min_nodes: int, timeout: float) -> list[int]:
     deadline = time.monotonic() + timeout
-    while len(nodes := list(grid.get_node_ids())) < min_nodes:
+    while len(node_ids := list(grid.get_node_ids())) < min_nodes:
         if time.monotonic() > deadline:
             raise RuntimeError(
-                f"{len(nodes)} nodes are connected after round-timeout, {timeout:g} s; "
-                f"min-available-nodes is {min_nodes}"
+                f"{len(node_ids)} nodes are connected after round-timeout, "
+                f"{timeout:g} s; min-available-nodes is {min_nodes}"
             )
-        log(INFO, "Waiting for nodes: %d of %d connected", len(nodes), min_nodes)
+        log(INFO, "Waiting for nodes: %d of %d connected", len(node_ids), min_nodes)
         time.sleep(2)
+    return node_ids
+
+
+def _query(
+    grid: Grid, node_ids: Sequence[int], timeout: float, data: Mapping[str, Any]
+) -> dict[int, Node | str]:
+    """Query which partitions nodes hold; return each one's reply or its problem.
+
+    Silent nodes are left out. Every batch has at least :data:`MIN_QUERY_SECONDS`, even
+    if the earlier ones have used up the timeout.
+    """
+    content = RecordDict({"data": ConfigRecord(dict(data))})
+    deadline = time.monotonic() + timeout
+    nodes: dict[int, Node | str] = {}
+    for start in range(0, len(node_ids), QUERY_BATCH):
+        queries = {
+            node_id: Message(
+                content, message_type=MessageType.QUERY, dst_node_id=node_id
+            )
+            for node_id in node_ids[start : start + QUERY_BATCH]
+        }
+        remaining = max(deadline - time.monotonic(), MIN_QUERY_SECONDS)
+        for node_id, reply in stream_replies(grid, queries, timeout=remaining):
+            nodes[node_id] = (
+                reply if isinstance(reply, str) else _read_reply(node_id, reply)
+            )
     return nodes
 
 
-def _ask(
-    grid: Grid, nodes: Sequence[int], timeout: float, data: Mapping[str, Any]
-) -> dict[int, Member | str]:
-    """Ask nodes what they hold; return what they say, or why that is no answer."""
-    content = RecordDict({"data": ConfigRecord(dict(data))})
-    deadline = time.monotonic() + timeout
-    answers: dict[int, Member | str] = {}
-    for start in range(0, len(nodes), ASKED_AT_ONCE):
-        asked = nodes[start : start + ASKED_AT_ONCE]
-        questions = [
-            Message(content, message_type=MessageType.QUERY, dst_node_id=node)
-            for node in asked
-        ]
-        left = max(deadline - time.monotonic(), 1.0)
-        for place, reply in replies_to(grid, questions, timeout=left):
-            answers[asked[place]] = (
-                reply if isinstance(reply, str) else _member(asked[place], reply)
-            )
-    return answers
-
-
-def _member(node: int, answer: Message) -> Member | str:
-    """Read a node's answer; return why it is none."""
-    metrics: dict[str, Any] = dict(answer.content.metric_records.get("metrics", {}))
-    counts = metrics.get("label-counts", [])
+def _read_reply(node_id: int, reply: Message) -> Node | str:
+    """Read the reply to a query; return what is wrong with it if it is invalid."""
+    metrics: dict[str, Any] = dict(reply.content.metric_records.get("metrics", {}))
     try:
-        partition, examples, partitions = (_whole(metrics[key]) for key in _NUMBERS)
-        labels = tuple(_whole(count) for count in counts)
-    except (KeyError, TypeError, ValueError) as problem:
-        return f"its answer is not one: {metrics!r:.200} ({type(problem).__name__})"
-    return Member(node, partition, examples, labels, partitions)
+        return Node(
+            node_id,
+            partition_id=_whole_number(metrics[PARTITION_ID]),
+            num_examples=_whole_number(metrics[NUM_EXAMPLES]),
+            label_counts=tuple(map(_whole_number, metrics.get(LABEL_COUNTS, []))),
+            num_partitions=_whole_number(metrics[NUM_PARTITIONS]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        return f"its reply is invalid: {metrics!r:.200} ({type(error).__name__})"
 
 
-def _whole(number: Any) -> int:
-    """Return a whole number that a client may claim; raise if it is none."""
-    if not isinstance(number, int) or not 0 <= number <= 2**53:
-        raise ValueError(number)
-    return number
+def _whole_number(value: Any) -> int:
+    """Return a whole number from 0 to 2^53; raise ValueError for anything else."""
+    if not isinstance(value, int) or not 0 <= value <= 2**53:
+        raise ValueError(value)
+    return value

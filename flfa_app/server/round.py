@@ -1,4 +1,4 @@
-"""One round of training: ask, check the answers, ask others if too few are good."""
+"""One round of training: send the model, check the replies, retry if too few count."""
 
 from __future__ import annotations
 
@@ -9,200 +9,217 @@ from logging import WARNING
 from math import ceil
 from typing import Any, NamedTuple
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from flfa_app.config import RunConfig
-from flfa_app.server.client_history import Participation
-from flfa_app.server.exchange import Answers, exchange
-from flfa_app.server.nodes import Draw, Member, Roster
-from flfa_app.server.participants import Participants
+from flfa_app.server.client_history import ClientHistory
+from flfa_app.server.messaging import RoundReplies, collect_replies
+from flfa_app.server.nodes import Node, NodeRegistry
 from flfa_app.server.reply_checks import contradiction, reply_rules
+from flfa_app.server.sampling import ParticipantGrid, ParticipantSampler
 from flfa_app.server.simulation_engine import is_simulation, stop_for_dead_workers
 from strategies import LayerSelection, problem_of
 
-__all__ = ["Federation", "Trained"]
+__all__ = ["RoundTrainer", "TrainedRound"]
 
-SECONDS_BETWEEN_LOOKS = 3.0
+SECONDS_BETWEEN_REFRESHES = 3.0
 
 
-class Trained(NamedTuple):
-    """A round's answers, of which enough are good, and what else there was to it."""
+class TrainedRound(NamedTuple):
+    """The replies of a round, of which enough are valid.
 
-    answers: Answers
+    Parameters
+    ----------
+    replies : RoundReplies
+        Those of the last attempt.
+    messages : Sequence[Message]
+        All messages that were sent, including those of failed attempts.
+    failed_before : Sequence[int]
+        The partitions that failed in earlier attempts.
+    """
+
+    replies: RoundReplies
     messages: Sequence[Message]
-    """All that were sent, also those of attempts that came to nothing."""
     failed_before: Sequence[int] = ()
-    """The partitions that failed in those attempts."""
 
 
 @dataclass
-class Federation:
-    """Who computes what: all that is the same in every round.
+class RoundTrainer:
+    """Trains one round after another with the nodes of a run.
 
     Parameters
     ----------
     config : RunConfig
-        The run.
+        The config of the run.
     grid : Grid
         Flower's connection to the nodes.
     strategy : LayerSelection
         The server side of the method.
-    roster : Roster
-        Who is there.
+    registry : NodeRegistry
+        The nodes of the run.
     parameters : Sequence[str]
         Names of the arrays that are parameters, not buffers.
     data : Mapping[str, Any]
-        What the clients have to know of the data; goes into every message's config.
-    participation : Participation, optional
-        Whose replies counted when, for methods whose clients keep a state.
+        The description of the data set; part of every message's config.
+    history : ClientHistory, optional
+        In which rounds clients' replies were aggregated; None if the method's clients
+        keep no state.
     """
 
     config: RunConfig
     grid: Grid
     strategy: LayerSelection
-    roster: Roster
+    registry: NodeRegistry
     parameters: Sequence[str]
     data: Mapping[str, Any]
-    participation: Participation | None = None
-    _someone_failed: bool = field(default=False, init=False)
+    history: ClientHistory | None = None
+    _had_failures: bool = field(default=False, init=False)
 
-    def train(self, server_round: int, arrays: ArrayRecord) -> Trained:
-        """Train one round.
+    def train(self, server_round: int, arrays: ArrayRecord) -> TrainedRound:
+        """Train one round; retry with other clients if too few replies are valid.
 
         Raises
         ------
         RuntimeError
-            If too few answer, however often others are asked.
+            If too few replies are valid in every attempt.
         """
         config = self.config
-        draw = self.roster.draw(
+        sampler = ParticipantSampler(
+            self.registry,
             fraction=config.fraction_train,
-            least=config.min_train_nodes,
+            minimum=config.min_train_nodes,
             seed=config.seed,
             server_round=server_round,
         )
-        needed = config.min_replies
         messages: list[Message] = []
         failed: list[int] = []
         for attempt in range(1, config.round_attempts + 1):
-            if self._someone_failed or self.roster.away:
-                self._look_who_is_there(server_round, needed)
-            trained = self._ask(server_round, arrays, draw)
-            answers = trained.answers
-            messages += trained.messages
-            self._someone_failed = bool(answers.problems) or not answers.asked
-            goes_on = len(answers.good) >= needed
-            _report(server_round, answers, goes_on)
-            if goes_on:
-                return Trained(answers, messages, sorted(failed))
-            failed += answers.problems
+            if self._had_failures or self.registry.disconnected:
+                self._refresh_nodes(server_round)
+            attempted = self._attempt(server_round, arrays, sampler)
+            replies = attempted.replies
+            messages += attempted.messages
+            self._had_failures = bool(replies.problems) or not replies.participants
+            enough = len(replies.valid) >= config.min_replies
+            _log_problems(server_round, replies, enough)
+            if enough:
+                return TrainedRound(replies, messages, sorted(failed))
+            failed += replies.problems
             if attempt < config.round_attempts:
                 log(
                     WARNING,
-                    "round %d: %s; trying again with others",
+                    "round %d: %s; retrying with other clients",
                     server_round,
-                    _too_few(answers, needed),
+                    _too_few(replies, config.min_replies),
                 )
         raise RuntimeError(
-            f"round {server_round}: {_too_few(answers, needed)}: "
-            + ("; ".join(answers.reasons()) or "no client is connected")
+            f"round {server_round}: {_too_few(replies, config.min_replies)}: "
+            + ("; ".join(replies.partitions_by_problem()) or "no client is connected")
         )
 
-    def _look_who_is_there(self, server_round: int, needed: int) -> None:
-        """Take note of who has gone and come back; wait if too few are left."""
-        timeout, roster = self.config.round_timeout, self.roster
+    def _refresh_nodes(self, server_round: int) -> None:
+        """Update which nodes are connected; wait if they are fewer than min-replies."""
+        timeout, registry = self.config.round_timeout, self.registry
         deadline = time.monotonic() + timeout
-        roster.refresh(self.grid, timeout=timeout, data=self.data)
-        while (here := len(roster.members) - len(roster.away)) < needed:
-            left = deadline - time.monotonic()
-            if left <= 0:
+        registry.refresh(self.grid, timeout=timeout, data=self.data)
+        while registry.num_connected < self.config.min_replies:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 return
             log(
                 WARNING,
-                "round %d: %d of the %d nodes that min-replies asks for are connected; "
-                "waiting, at most %.0f s more (round-timeout)",
+                "round %d: only %d nodes are connected, min-replies is %d; waiting for "
+                "at most %.0f s more (round-timeout)",
                 server_round,
-                here,
-                needed,
-                left,
+                registry.num_connected,
+                self.config.min_replies,
+                remaining,
             )
-            time.sleep(min(SECONDS_BETWEEN_LOOKS, left))
-            roster.refresh(self.grid, timeout=timeout, data=self.data)
+            time.sleep(min(SECONDS_BETWEEN_REFRESHES, remaining))
+            registry.refresh(self.grid, timeout=timeout, data=self.data)
 
-    def _ask(self, server_round: int, arrays: ArrayRecord, draw: Draw) -> Trained:
-        # The tiny part: 1.3 times 10 is a little more than 13.
-        asked = draw.take(ceil(self.config.over_selection * draw.number - 1e-9))
-        if not asked:
-            return Trained(Answers(asked, draw.number), [])
-        messages = self._messages(server_round, arrays, asked)
-        sent = messages[asked[0].partition_id].content.array_records["arrays"]
+    def _attempt(
+        self, server_round: int, arrays: ArrayRecord, sampler: ParticipantSampler
+    ) -> TrainedRound:
+        """Send the model to the next participants and collect their replies."""
+        wanted = sampler.num_participants
+        # Rounding: 1.3 times 10 is slightly above 13.
+        drawn = ceil(self.config.over_selection * wanted - 1e-9)
+        participants = sampler.next_participants(drawn)
+        if not participants:
+            return TrainedRound(RoundReplies([], wanted), [])
+        messages = self._messages(server_round, arrays, participants)
+        nodes = {node.partition_id: node for node in participants}
+        sent = next(iter(messages.values())).content.array_records["arrays"]
         rules = reply_rules(self.config, self.strategy, self.parameters)
 
-        def check(member: Member, reply: Message) -> str | None:
+        def check(partition: int, reply: Message) -> str | None:
             return problem_of(reply, sent, rules) or contradiction(
-                self.config, server_round, member, reply
+                self.config, server_round, nodes[partition], reply
             )
 
-        answers = exchange(
+        replies = collect_replies(
             self.grid,
             messages,
-            asked,
-            wanted=draw.number,
+            list(nodes),
+            wanted=wanted,
             check=check,
             timeout=self.config.round_timeout,
         )
-        if is_simulation(self.grid):  # a real client may write what it likes
-            stop_for_dead_workers(server_round, answers.problems)
-        return Trained(answers, list(messages.values()))
+        if is_simulation(self.grid):  # a real client may send any error text
+            stop_for_dead_workers(server_round, replies.problems)
+        return TrainedRound(replies, list(messages.values()))
 
     def _messages(
-        self, server_round: int, arrays: ArrayRecord, asked: Sequence[Member]
+        self, server_round: int, arrays: ArrayRecord, participants: Sequence[Node]
     ) -> dict[int, Message]:
-        """Return a message for each partition."""
-        messages = self.strategy.configure_train(
+        """Build each participant's message; return them by partition, largest first.
+
+        A round lasts until its largest client has replied, so that one starts first.
+        """
+        drafts = self.strategy.configure_train(
             server_round,
             arrays,
-            ConfigRecord(dict(self.data)),
-            Participants(self.grid, asked),
+            ConfigRecord(),
+            ParticipantGrid(self.grid, participants),
         )
-        by_node = {message.metadata.dst_node_id: message for message in messages}
-        found = {member.partition_id: by_node[member.node_id] for member in asked}
-        if self.participation is None:
-            return found
+        contents = {draft.metadata.dst_node_id: draft.content for draft in drafts}
         return {
-            partition: _with_orders(message, self.participation.orders(partition))
-            for partition, message in found.items()
+            node.partition_id: Message(
+                self._content(contents[node.node_id], node.partition_id),
+                message_type=MessageType.TRAIN,
+                dst_node_id=node.node_id,
+            )
+            for node in sorted(participants, key=lambda node: -node.num_examples)
         }
 
+    def _content(self, draft: RecordDict, partition: int) -> RecordDict:
+        """Return a strategy's content with the complete config of one client.
 
-def _with_orders(message: Message, orders: Mapping[str, Any]) -> Message:
-    """Return a message with more in its config; a strategy's share their content."""
-    records: dict[str, Any] = dict(message.content)
-    records["config"] = ConfigRecord({**records["config"], **orders})
-    return Message(
-        RecordDict(records),
-        message_type=message.metadata.message_type,
-        dst_node_id=message.metadata.dst_node_id,
-    )
+        It consists of the data set, the strategy's keys and those of the client state.
+        """
+        state = {} if self.history is None else self.history.message_config(partition)
+        config = ConfigRecord({**self.data, **draft.config_records["config"], **state})
+        return RecordDict({**draft, "config": config})
 
 
-def _report(server_round: int, answers: Answers, goes_on: bool) -> None:
-    for reason, partitions in answers.reasons().items():
+def _log_problems(server_round: int, replies: RoundReplies, continues: bool) -> None:
+    for problem, partitions in replies.partitions_by_problem().items():
         log(
             WARNING,
             "round %d%s partition%s %s: %s",
             server_round,
-            " goes on without" if goes_on else ":",
+            " continues without" if continues else ":",
             "" if len(partitions) == 1 else "s",
             ", ".join(map(str, partitions)),
-            reason,
+            problem,
         )
 
 
-def _too_few(answers: Answers, needed: int) -> str:
+def _too_few(replies: RoundReplies, min_replies: int) -> str:
     return (
-        f"{len(answers.good) or 'none'} of {len(answers.asked)} clients has sent a "
-        f"good update, min-replies is {needed}"
+        f"{len(replies.valid) or 'none'} of {len(replies.participants)} clients "
+        f"returned a valid update, min-replies is {min_replies}"
     )

@@ -129,7 +129,7 @@ def test_launch_exits_with_1_when_the_run_has_failed(tmp_path: Path) -> None:
     process = launch("--run-config", keys, folder=tmp_path)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 1
-    assert "none of 2 clients has sent a good update, min-replies is 1: " in output
+    assert "none of 2 clients returned a valid update, min-replies is 1: " in output
     assert "lower the learning rate" in output
     assert len(output.splitlines()) < 20, output
     assert "Traceback" in (tmp_path / "failed-run.log").read_text()

@@ -75,7 +75,7 @@ def test_real_nodes_killed_one_after_the_other(tmp_path: Path) -> None:
         _, _, _, node = deployment.processes  # the SuperLink, then the nodes
         kill(node.pid)
         run.wait_for(lambda: run.rows[-1]["failed"] == [2])
-        run.wait_for(lambda: "goes on without partition 2" in run.log)
+        run.wait_for(lambda: "continues without partition 2" in run.log)
 
         data = f'partition-id=2 dataset-path="{deployment.home / "data-2.npz"}"'
 

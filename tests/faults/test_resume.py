@@ -90,7 +90,7 @@ def test_without_state_dir_clients_begin_anew_and_the_log_says_so(
     stopped = cut_off(tmp_path / "stopped", keys, in_round=4)
     caplog.clear()
     resumed(stopped, keys)
-    assert "clients go on without the state" in caplog.text
+    assert "clients resume without the state" in caplog.text
     assert algorithm in caplog.text
     assert "is lost" not in caplog.text  # nobody was asked for it
     assert metrics(stopped)[:3] == metrics(whole)[:3]
@@ -103,7 +103,7 @@ def test_with_state_dir_the_log_says_so(
     keys = BATCH | {"algorithm": "moon", "state-dir": str(tmp_path / "states")}
     stopped = cut_off(tmp_path / "runs", keys, in_round=2)
     resumed(stopped, keys)
-    assert f"the state they have in {tmp_path / 'states'}" in caplog.text
+    assert f"Clients restore their state from {tmp_path / 'states'}" in caplog.text
 
 
 def test_a_run_can_be_made_longer(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_a_best_model_that_is_lost_is_told_and_the_best_that_is_left_kept(
     warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert [str(damaged.with_suffix("")) in text for text in warnings] == [True, False]
     assert "the model of round 1 is lost" in warnings[0]
-    assert f"the best model that is left is that of round {best}" in warnings[1]
+    assert f"the best remaining model is that of round {best}" in warnings[1]
     summary = json.loads((stopped / "summary.json").read_text())
     assert summary["best-round"] == best
     assert summary["best-accuracy"] == planned[best - 1]

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from flfa_app import server_app
 from flfa_app.config import RunConfig
+from flfa_app.server import evaluation
 from flfa_app.server.evaluation import evaluate
-from flfa_app.server.loop import evaluated_in
+from flfa_app.server.loop import is_evaluated
 from tests.federation import default_keys, metrics, run_app
 
 
@@ -20,7 +20,7 @@ def test_which_rounds_are_evaluated() -> None:
     """Of 25 rounds the last three make the score; before them every fourth."""
     keys = {"num-server-rounds": 25, "evaluate-every": 4}
     config = RunConfig.parse(default_keys() | keys)
-    rounds = [r for r in range(1, 26) if evaluated_in(r, config)]
+    rounds = [r for r in range(1, 26) if is_evaluated(r, config)]
     assert rounds == [4, 8, 12, 16, 20, 23, 24, 25]
 
 
@@ -68,7 +68,7 @@ def test_the_next_round_waits_only_for_what_decides_whether_there_is_one(
         ):
             asked.set()
 
-    monkeypatch.setattr(server_app, "evaluate", slow)
+    monkeypatch.setattr(evaluation, "evaluate", slow)
     run_app(tmp_path, {"num-server-rounds": 2} | overrides, fault=note)
     assert rounds == [aside, True]
 
@@ -79,6 +79,6 @@ def test_what_goes_wrong_aside_stops_the_run(
     def broken(*args: Any) -> Any:
         raise OSError("no space left")
 
-    monkeypatch.setattr(server_app, "evaluate", broken)
+    monkeypatch.setattr(evaluation, "evaluate", broken)
     with pytest.raises(RuntimeError, match="no space left"):
         run_app(tmp_path)

@@ -23,6 +23,7 @@ from flfa_app.results.round_metrics import (
     first_cosines,
     relative_time,
 )
+from flfa_app.server import evaluation
 from flfa_app.server.evaluation import evaluate
 from flfa_app.task import model_of
 from strategies.rules import skewness
@@ -51,7 +52,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float]]:
         figures.append((right / len(labels), loss / len(labels)))
         return evaluate(model, images, labels, *more)
 
-    monkeypatch.setattr(server_app, "evaluate", spy)
+    monkeypatch.setattr(evaluation, "evaluate", spy)
     return figures
 
 
@@ -147,7 +148,7 @@ def test_the_final_model_has_the_figures_of_the_last_line(tmp_path: Path) -> Non
         return evaluate(model, *test)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(server_app, "evaluate", keep)
+        patch.setattr(evaluation, "evaluate", keep)
         results = run_app(tmp_path, {"num-server-rounds": 1})
     model = model_of(RunConfig.parse(default_keys()))
     model.load_state_dict(load_file(results / "model.safetensors"))

@@ -1,7 +1,8 @@
-"""A copy of a model for evaluation, in which BatchNorm costs nothing.
+"""A copy of a model for evaluation that merges BatchNorm into the convolutions.
 
-In evaluation BatchNorm is a factor and a shift for each channel. Behind a convolution
-they become part of its weight and bias, and the maps are read and written once less.
+In evaluation BatchNorm multiplies each channel by a factor and adds a shift. After a
+convolution both can become part of its weight and bias, which saves reading and
+writing the feature maps once more.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ class FusedModel:
     model : nn.Module
         The model. Its weights may change at any time; see :meth:`current`.
     example : Tensor
-        A batch to run it on: which BatchNorm follows which convolution is seen there.
+        A batch. One forward pass with it shows which BatchNorm follows which
+        convolution.
     """
 
     def __init__(self, model: nn.Module, example: Tensor) -> None:
         self._model = model
-        self._pairs = _followed_by_norm(model, example)
+        self._pairs = _conv_norm_pairs(model, example)
         self._fused = copy.deepcopy(model) if self._pairs else model
         for conv, norm in self._pairs:
             layer: Any = self._fused.get_submodule(conv)
@@ -39,12 +41,12 @@ class FusedModel:
 
     @torch.no_grad()
     def current(self) -> nn.Module:
-        """Return a model that computes what the model does with its present weights."""
+        """Return the fused model with the present weights, in evaluation mode."""
         if self._pairs:
-            own = self._fused.state_dict()
+            target = self._fused.state_dict()
             for name, tensor in self._model.state_dict().items():
-                if name in own:
-                    own[name].copy_(tensor)
+                if name in target:
+                    target[name].copy_(tensor)
         for conv, norm in self._pairs:
             layer: Any = self._model.get_submodule(conv)
             bn: Any = self._model.get_submodule(norm)
@@ -63,27 +65,29 @@ class FusedModel:
         return self._fused.eval()
 
 
-def _followed_by_norm(model: nn.Module, example: Tensor) -> list[tuple[str, str]]:
-    """Name each convolution whose output is the input of a BatchNorm, and that one.
+def _conv_norm_pairs(model: nn.Module, example: Tensor) -> list[tuple[str, str]]:
+    """Return the names of each convolution and the BatchNorm that follows it directly.
 
-    Only where both are called once: a layer that is used twice cannot be changed.
+    Both must be called exactly once: a layer that is used twice cannot be changed.
     """
-    made: dict[int, str] = {}
+    conv_by_output: dict[int, str] = {}
     calls: dict[str, int] = {}
     pairs: list[tuple[str, str]] = []
-    kept: list[Tensor] = []  # as long as it lives its id is its own
+    outputs: list[Tensor] = []  # kept alive, so that no other tensor gets the same id
 
-    def note(name: str, layer: nn.Module, inputs: Any, output: Tensor) -> None:
+    def record_call(name: str, layer: nn.Module, inputs: Any, output: Tensor) -> None:
         calls[name] = calls.get(name, 0) + 1
         if isinstance(layer, nn.Conv2d):
-            made[id(output)] = name
-            kept.append(output)
-        elif id(inputs[0]) in made:
-            pairs.append((made[id(inputs[0])], name))
+            conv_by_output[id(output)] = name
+            outputs.append(output)
+        elif id(inputs[0]) in conv_by_output:
+            pairs.append((conv_by_output[id(inputs[0])], name))
 
     hooks = [
         layer.register_forward_hook(
-            lambda layer, inputs, output, name=name: note(name, layer, inputs, output)
+            lambda layer, inputs, output, name=name: record_call(
+                name, layer, inputs, output
+            )
         )
         for name, layer in model.named_modules()
         if isinstance(layer, nn.Conv2d | nn.BatchNorm2d)

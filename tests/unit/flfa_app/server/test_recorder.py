@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from flfa_app.results.records import Evaluation, RoundRecord
-from flfa_app.server.stopping import reason_to_stop
+from flfa_app.server.recorder import reason_to_stop
 
 
 def records(*accuracies: float | None) -> list[RoundRecord]:

@@ -4,15 +4,27 @@ from typing import Any
 
 import pytest
 
-from flfa_app.client.node_config import Place, place_of
+from flfa_app.client.node_config import NodeConfig
+
+LOCAL_DATA = {"partition-id": 7, "dataset-path": "/data/mine.npz"}
 
 
-def test_a_part_of_the_data_or_data_of_its_own() -> None:
-    assert place_of({"partition-id": 1, "num-partitions": 2}) == Place(1, 2)
-    own = {"partition-id": 7, "dataset-path": "/data/mine.npz"}
-    assert place_of(own) == Place(7, 0, "/data/mine.npz")
-    # A simulation gives the number to all.
-    assert place_of(own | {"num-partitions": 2}) == Place(7, 0, "/data/mine.npz")
+def test_a_part_of_the_data_set() -> None:
+    parsed = NodeConfig.parse({"partition-id": 1, "num-partitions": 2})
+    assert parsed == NodeConfig(1, num_partitions=2)
+
+
+# A simulation gives num-partitions to all nodes.
+@pytest.mark.parametrize("simulated", [{}, {"num-partitions": 2}])
+def test_local_data(simulated: dict[str, Any]) -> None:
+    parsed = NodeConfig.parse(LOCAL_DATA | simulated)
+    assert parsed == NodeConfig(7, 0, dataset_path="/data/mine.npz")
+
+
+def test_a_folder_for_the_state() -> None:
+    part = {"partition-id": 1, "num-partitions": 2}
+    assert NodeConfig.parse(part | {"state-dir": "/x"}).state_dir == "/x"
+    assert NodeConfig.parse(LOCAL_DATA | {"state-dir": "/x"}).state_dir == "/x"
 
 
 @pytest.mark.parametrize(
@@ -35,8 +47,12 @@ def test_a_part_of_the_data_or_data_of_its_own() -> None:
         ),
         ({"partition-id": 0, "dataset-path": ""}, "dataset-path is ''; it must be the"),
         ({"partition-id": 0, "dataset-path": 3}, "dataset-path is 3; it must be the"),
+        (
+            LOCAL_DATA | {"state-dir": 3},
+            "state-dir is 3; it must be the path",
+        ),
     ],
 )
-def test_what_is_wrong_is_named(config: dict[str, Any], message: str) -> None:
+def test_invalid_values_are_named(config: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        place_of(config)
+        NodeConfig.parse(config)

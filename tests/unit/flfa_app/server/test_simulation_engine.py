@@ -16,7 +16,7 @@ from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 
 from flfa_app.server.simulation_engine import (
-    hand_out_in_order,
+    dispatch_in_sending_order,
     is_simulation,
     stop_for_dead_workers,
 )
@@ -77,7 +77,7 @@ def sweep(state: Any, nodes: list[int]) -> list[int]:
 
 def test_the_order_is_that_of_sending() -> None:
     state = Messages()
-    assert hand_out_in_order(Grid(state).grid)
+    assert dispatch_in_sending_order(Grid(state).grid)
     for node in (7, 2, 5):
         state.store_message_ins(message_to(node))
     assert sweep(state, list(range(10))) == [7, 2, 5]
@@ -87,7 +87,7 @@ def test_the_order_is_that_of_sending() -> None:
 
 def test_with_more_messages_than_nodes_the_rest_comes_next_time() -> None:
     state = Messages()
-    hand_out_in_order(Grid(state).grid)
+    dispatch_in_sending_order(Grid(state).grid)
     for node in (3, 1, 2):
         state.store_message_ins(message_to(node))
     assert sweep(state, [1, 2]) == [3, 1]
@@ -96,7 +96,7 @@ def test_with_more_messages_than_nodes_the_rest_comes_next_time() -> None:
 
 def test_a_message_that_is_not_taken_is_not_handed_out() -> None:
     state = Messages()
-    hand_out_in_order(Grid(state).grid)
+    dispatch_in_sending_order(Grid(state).grid)
     assert state.store_message_ins(message_to(-1)) is None
     assert sweep(state, [1]) == []
 
@@ -104,7 +104,7 @@ def test_a_message_that_is_not_taken_is_not_handed_out() -> None:
 def test_flowers_state_is_what_is_expected() -> None:
     """Another Flower may have another; then rounds are only slower, and this fails."""
     state = flowers_state()
-    assert hand_out_in_order(Grid(state).grid)
+    assert dispatch_in_sending_order(Grid(state).grid)
     assert sweep(state, [1, 2, 3]) == []
 
 
@@ -117,9 +117,9 @@ def test_another_state_is_left_alone_and_said(
         """Of a Flower to come, whose messages are kept under other names."""
 
     state = InMemoryLinkState()
-    assert not hand_out_in_order(Grid(state).grid)
+    assert not dispatch_in_sending_order(Grid(state).grid)
     assert vars(state) == {}
-    assert "not the one this app knows" in caplog.text
+    assert "unknown simulation engine" in caplog.text
 
 
 def test_what_another_state_asks_for_besides_is_passed_on() -> None:
@@ -135,7 +135,7 @@ def test_what_another_state_asks_for_besides_is_passed_on() -> None:
             return [node_id]
 
     state: Any = InMemoryLinkState()
-    assert hand_out_in_order(Grid(state).grid)
+    assert dispatch_in_sending_order(Grid(state).grid)
     state.store_message_ins(message_to(5), priority=2)
     assert state.get_message_ins(9, 1, lease=3) == [5]
     assert given == [2, (5, 1, 3)]
@@ -145,7 +145,7 @@ def test_what_another_state_asks_for_besides_is_passed_on() -> None:
 def test_real_nodes_ask_for_themselves(grid: Any) -> None:
     before = dict(vars(grid))
     assert not is_simulation(grid)
-    assert not hand_out_in_order(grid)
+    assert not dispatch_in_sending_order(grid)
     assert vars(grid) == before
 
 

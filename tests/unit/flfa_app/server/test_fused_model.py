@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from flfa_app.models import MODELS, build_model
-from flfa_app.server.fused import FusedModel
+from flfa_app.server.fused_model import FusedModel
 
 IMAGES = torch.randn(6, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 
