@@ -1,4 +1,4 @@
-"""Views of Flower's arrays against its own decoding, and records against its own."""
+"""Views and encoded arrays against Flower's own decoding and encoding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flwr.app import Array
 
 from strategies.decoding import DecodedArrays, array_view, decode, encode
 
-USUAL = [
+VIEWED = [
     np.array(3),
     np.array(1.5, np.float32),
     np.array([True, False]),
@@ -25,7 +25,7 @@ USUAL = [
     np.array([1 + 2j], np.complex64),
     np.arange(4 * 3 * 3 * 3, dtype=np.float32).reshape(4, 3, 3, 3),
 ]
-UNUSUAL = [
+OTHERS = [
     np.asfortranarray(np.arange(6.0).reshape(2, 3)),
     np.arange(3).astype(">f4"),
     np.arange(3, dtype=np.longdouble),
@@ -43,7 +43,8 @@ def fields(array):
     return array.dtype, tuple(array.shape), array.stype, array.data
 
 
-def same(one, other):
+def is_same(one, other):
+    """Whether type, shape and bytes are equal."""
     return (one.dtype, one.shape, one.tobytes()) == (
         other.dtype,
         other.shape,
@@ -51,13 +52,13 @@ def same(one, other):
     )
 
 
-@pytest.mark.parametrize("values", USUAL, ids=name)
+@pytest.mark.parametrize("values", VIEWED, ids=name)
 def test_a_view_is_flowers_array_without_a_copy(values):
     array = Array(values)
     view = array_view(array)
     assert view is not None
-    assert same(view, array.numpy())
-    assert same(decode(array), values)
+    assert is_same(view, array.numpy())
+    assert is_same(decode(array), values)
     assert view.flags.c_contiguous
     assert view.flags.aligned
     if values.size:
@@ -66,18 +67,18 @@ def test_a_view_is_flowers_array_without_a_copy(values):
         view[...] = 0
 
 
-@pytest.mark.parametrize("values", UNUSUAL, ids=name)
-def test_the_unusual_is_decoded_by_flower(values):
+@pytest.mark.parametrize("values", OTHERS, ids=name)
+def test_other_arrays_are_decoded_by_flower(values):
     array = Array(values)
     assert array_view(array) is None
-    assert same(decode(array), values)
+    assert is_same(decode(array), values)
     assert not decode(array).flags.writeable
 
 
-def padded_more():
-    """The same header with 64 blanks more, which NumPy reads as well."""
-    head = b"{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }"
-    head += b" " * (-(len(head) + 11) % 64 + 64) + b"\n"
+def bytes_with_header(shape, padding):
+    """Return three float32 values under a header of one's choice."""
+    head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    head += b" " * (-(len(head) + 11) % 64 + padding) + b"\n"
     magic = b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little")
     return magic + head + np.arange(3, dtype=np.float32).tobytes()
 
@@ -90,10 +91,10 @@ def changed(**attributes):
 
 
 GOOD = Array(np.arange(3, dtype=np.float32)).data
-# They say something else of themselves than their bytes do, or have other bytes.
-# NumPy goes by the header alone, and does not mind what follows the values.
+# The declared type or shape differs from the bytes, or the bytes from NumPy's own.
+# NumPy reads the header only, and ignores what follows the values.
 MISLEADING = {
-    "another padding": changed(data=padded_more()),
+    "another padding": changed(data=bytes_with_header("(3,)", 64)),
     "another shape": changed(shape=(4,)),
     "another shape of the same size": changed(shape=(1, 3)),
     "another type": changed(dtype="int32"),
@@ -112,14 +113,21 @@ MISLEADING = {
 
 
 @pytest.mark.parametrize("case", MISLEADING)
-def test_what_is_said_of_an_array_does_not_count(case):
+def test_misleading_arrays_are_decoded_by_flower(case):
     array = MISLEADING[case]
     assert array_view(array) is None
     assert decode(array).tolist() == array.numpy().tolist() == [0, 1, 2]
 
 
-def test_numbers_of_another_type_are_the_same_shape():
-    """3.0 and True are 3 and 1 to Python; what is found first must not matter."""
+def test_a_negative_shape_has_no_view():
+    """Two negative lengths have a positive product, and NumPy would raise here."""
+    shape = (-1, -3)
+    array = changed(shape=shape, data=bytes_with_header(shape, 0))
+    assert array_view(array) is None
+
+
+def test_lengths_that_are_not_ints():
+    """9.0 == 9 and True == 1, also as keys of the cache: the result is an int."""
     for shape in ((9.0,), (9,), (9.0,)):
         array = Array(np.arange(9.0))
         array.shape = shape
@@ -151,7 +159,7 @@ def pickled():
     ],
     ids=range(7),
 )
-def test_what_flower_cannot_decode_raises_as_in_flower(array):
+def test_arrays_that_flower_cannot_decode_raise_the_same_error(array):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # NumPy's, of headers
         assert array_view(array) is None
@@ -166,8 +174,8 @@ def test_what_flower_cannot_decode_raises_as_in_flower(array):
 @pytest.mark.parametrize(
     "values",
     [
-        *USUAL,
-        *UNUSUAL,
+        *VIEWED,
+        *OTHERS,
         np.arange(12.0).reshape(3, 4).T,
         np.arange(12.0)[::2],
         np.float32(2.5),
@@ -186,7 +194,7 @@ def test_an_encoded_array_does_not_change_with_its_values():
     assert array.numpy().tolist() == [0, 0, 0]
 
 
-def test_a_mapping_decodes_what_is_asked_for():
+def test_a_mapping_decodes_an_array_when_it_is_read():
     broken = changed(data=b"")
     arrays = DecodedArrays({"a": Array(np.arange(2)), "broken": broken})
     assert list(arrays) == ["a", "broken"]
@@ -200,13 +208,15 @@ def test_a_mapping_decodes_what_is_asked_for():
 
 
 def test_a_mapping_of_some_of_the_arrays():
-    """In the order of the arrays, and without those that are not there."""
+    """In the order of the arrays; names without an array are left out."""
     record = {name: Array(np.array(i)) for i, name in enumerate("abcd")}
     arrays = DecodedArrays(record, {"d", "b", "x"})
     assert list(arrays) == ["b", "d"]
     assert len(arrays) == 2
     assert dict(arrays) == {"b": 1, "d": 3}
+    assert "b" in arrays
     assert "a" not in arrays
+    assert "x" not in arrays
     for name in "ax":
         with pytest.raises(KeyError):
             arrays[name]
