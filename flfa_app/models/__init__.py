@@ -1,20 +1,24 @@
-"""The image classifiers, built by name.
+"""Image classifiers, built by name.
 
-They are plain `torch` modules: they know nothing of Flower nor of how they are trained.
+They are plain torch modules, independent of Flower and of the training method. torch
+and torchvision, which take seconds to import, are imported when a model is built.
 """
 
-from importlib import import_module
+from __future__ import annotations
 
-import torch
-from torch import nn
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from flfa_app.models.norms import NORMS
 
-__all__ = ["MODELS", "NORMS", "build_model"]
+if TYPE_CHECKING:
+    from torch import nn
 
-# The module with the builder of that name, which takes the keywords channels, size,
-# classes and norm. Imported when it is needed: torchvision takes two seconds, in every
-# process that serves clients.
+__all__ = ["MODELS", "NORMS", "block_of", "build_model"]
+
+# Module of each model's family. It has a builder with the name of the model, which
+# takes the keywords channels, size, classes and norm, and `block_of_layer`.
 MODELS: dict[str, str] = {
     "cnn": "cnn",
     "mobilenet_v2": "mobilenet",
@@ -32,7 +36,7 @@ def build_model(
     Parameters
     ----------
     name : str
-        One of the keys of `MODELS`.
+        A key of `MODELS`.
     channels : int
         Channels of the input images.
     size : int
@@ -42,7 +46,7 @@ def build_model(
     norm : str
         Kind of normalisation layer, one of `NORMS`.
     seed : int
-        Seed of the initial weights. The caller's random state is left as it was.
+        Seed of the initial weights. The caller's random state does not change.
 
     Returns
     -------
@@ -54,15 +58,47 @@ def build_model(
     ValueError
         If `name` or `norm` is unknown.
     """
-    if name not in MODELS:
-        raise ValueError(f"unknown model {name!r}; allowed: {', '.join(MODELS)}")
-    # On the CPU whatever the default device, so that a seed means the same weights on
-    # every machine; and its generator is the only one seeded: torch.manual_seed would
-    # also seed the GPUs' generators, which fork_rng(devices=[]) does not restore.
-    builder = getattr(import_module(f"{__name__}.{MODELS[name]}"), name)
+    import torch
+
+    builder = getattr(_family(name), name)
+    # The weights are drawn on the CPU whatever the default device, so that a seed gives
+    # the same weights on every machine. Only the CPU's generator is seeded:
+    # torch.manual_seed would also seed the GPUs' generators, which
+    # fork_rng(devices=[]) does not restore.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
         model: nn.Module = builder(
             channels=channels, size=size, classes=classes, norm=norm
         )
         return model
+
+
+def block_of(model: str, layer: str) -> str:
+    """Return the block of a layer, as in the paper's table of selected layers.
+
+    MobileNetV2 has a stem, stages 1 to 7, a head (its last convolution) and a
+    classifier; a ResNet has a stem, stages 1 to 4 and a classifier; in the small CNN
+    every layer is a block.
+
+    Parameters
+    ----------
+    model : str
+        A key of `MODELS`.
+    layer : str
+        Name of one of the model's layers.
+
+    Raises
+    ------
+    ValueError
+        If the model is unknown or has no such layer.
+    """
+    block: str | None = _family(model).block_of_layer(layer)
+    if block is None:
+        raise ValueError(f"{model} has no layer {layer!r}")
+    return block
+
+
+def _family(name: str) -> ModuleType:
+    if name not in MODELS:
+        raise ValueError(f"unknown model {name!r}; allowed: {', '.join(MODELS)}")
+    return import_module(f"{__name__}.{MODELS[name]}")

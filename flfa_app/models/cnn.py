@@ -5,10 +5,11 @@ from torch import nn
 
 from flfa_app.models.norms import norm_layer
 
+__all__ = ["SmallCNN", "block_of_layer", "cnn"]
+
 # Narrow enough for a training step of about 2 ms on one CPU core (16 images, 8x8).
 WIDTHS = (16, 32, 64)
-# A narrower map is left as it is: halving it would leave the next 3x3 convolution
-# little more than its own padding to look at.
+# Smaller maps are not pooled: most inputs of the next 3x3 convolution would be padding.
 MIN_POOLED_SIZE = 4
 
 
@@ -20,7 +21,7 @@ class SmallCNN(nn.Module):
     channels : int
         Channels of the input images.
     size : int
-        Height and width of the input images; decides how often the maps are halved.
+        Height and width of the input images; determines how often the maps are pooled.
     classes : int
         Number of logits.
     norm : str
@@ -31,7 +32,7 @@ class SmallCNN(nn.Module):
         super().__init__()
         make_norm = norm_layer(norm)
         width1, width2, width3 = WIDTHS
-        # No convolution has a bias: the norm after it has a shift of its own.
+        # The convolutions have no bias, because the norms have a shift.
         self.conv1 = nn.Conv2d(channels, width1, 3, padding=1, bias=False)
         self.norm1 = make_norm(width1)
         self.pool1, size = _halve_if_large(size)
@@ -54,7 +55,7 @@ class SmallCNN(nn.Module):
 
 
 def _halve_if_large(size: int) -> tuple[nn.Module, int]:
-    """Return the pooling layer for maps of `size` and the size it leaves."""
+    """Return the pooling layer for maps of a size, and the size of its output."""
     if size >= MIN_POOLED_SIZE:
         return nn.MaxPool2d(2), size // 2
     return nn.Identity(), size
@@ -63,3 +64,8 @@ def _halve_if_large(size: int) -> tuple[nn.Module, int]:
 def cnn(*, channels: int, size: int, classes: int, norm: str) -> SmallCNN:
     """Build a `SmallCNN`; the parameters are those of the class."""
     return SmallCNN(channels, size, classes, norm)
+
+
+def block_of_layer(layer: str) -> str:
+    """Return the block of a layer: every layer is one."""
+    return layer

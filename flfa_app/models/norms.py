@@ -1,21 +1,19 @@
-"""The normalisation layers a model can be built with."""
+"""Normalisation layers that a model can be built with."""
+
+from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
-from torch import nn
+if TYPE_CHECKING:
+    from torch import nn
 
-# Two groups in every layer, whatever its width: the choice of the FedACG code base.
+__all__ = ["NORMS", "norm_layer"]
+
+NORMS = ("batch", "group")
+# Two groups in every layer, whatever its width, as in FedACG's code.
 GROUPS = 2
-
-# `partial` rather than a lambda: torchvision's ResNet keeps the factory as an
-# attribute, and a model has to stay picklable to travel between processes.
-_FACTORIES: dict[str, Callable[[int], nn.Module]] = {
-    "batch": nn.BatchNorm2d,
-    "group": partial(nn.GroupNorm, GROUPS),
-}
-
-NORMS = tuple(_FACTORIES)
 
 
 def norm_layer(norm: str) -> Callable[[int], nn.Module]:
@@ -29,14 +27,18 @@ def norm_layer(norm: str) -> Callable[[int], nn.Module]:
     Returns
     -------
     Callable[[int], nn.Module]
-        Makes the layer for a given number of channels; fits torchvision's
-        ``norm_layer`` arguments.
+        Makes the layer for a number of channels; fits torchvision's ``norm_layer``
+        arguments.
 
     Raises
     ------
     ValueError
         If `norm` is not one of `NORMS`.
     """
-    if norm not in _FACTORIES:
+    from torch import nn
+
+    if norm not in NORMS:
         raise ValueError(f"unknown norm {norm!r}; allowed: {', '.join(NORMS)}")
-    return _FACTORIES[norm]
+    # `partial` rather than a lambda: torchvision's ResNet stores the factory, and a
+    # model that is sent to another process has to be picklable.
+    return nn.BatchNorm2d if norm == "batch" else partial(nn.GroupNorm, GROUPS)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from flfa_app.models.blocks import block_of
+from flfa_app.models import block_of
 from flfa_app.results.prediction_metrics import Predictions
 from flfa_app.results.records import RoundRecord
 from flfa_app.results.round_metrics import (

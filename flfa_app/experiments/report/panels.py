@@ -15,7 +15,7 @@ from flfa_app.experiments.analysis.row_layout import RowLayout, layout_rows
 from flfa_app.experiments.analysis.statistics import sample_statistics
 from flfa_app.experiments.report import charts
 from flfa_app.experiments.store import GridResults, GridSpec
-from flfa_app.models.blocks import block_of
+from flfa_app.models import block_of
 from flfa_app.results.records import RoundRecord
 from flfa_app.results.round_metrics import (
     cosine_histogram,
