@@ -1,4 +1,4 @@
-"""GridResults folders of grids that nobody has run: made-up numbers in real files."""
+"""Results folders of grids that were never run: invented numbers in real files."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from flfa_app.experiments.store import Cell, GridResults, GridSpec, write_grid
+from flfa_app.results.records import Evaluation, RoundRecord, Timing
 from tests.federation import default_keys
 
-ROUNDS = 4
+NUM_ROUNDS = 4
 VERSIONS = {"python": "3.11.2", "flwr": "1.41.0"}
-# What configs/*.toml set, but for the rounds: the paper's numbers stand only beside it.
-PAPER = {
+# Settings of configs/*.toml except the rounds: those that published numbers are for.
+PAPER_SETTINGS = {
     "candidates": "all",
     "fraction-train": 0.1,
     "batch-size": 64,
     "learning-rate": 0.01,
 }
-# Axis -> value -> the keys it sets.
+# Axis -> value -> the keys that it sets.
 Axes = Mapping[str, Mapping[str, Mapping[str, Any]]]
 AXES: Axes = {
     "dataset": {
@@ -41,88 +42,92 @@ def make_grid(
     table: str = "",
     metric: str = "score",
 ) -> GridResults:
-    """Write ``grid.json`` of a grid without any run; with a table, as the paper's."""
+    """Write ``grid.json`` without any run; with a table, its cells are the paper's."""
     names = {axis: list(values) for axis, values in axes.items()}
     cells = []
     for values in product(*names.values()):
-        chosen = dict(zip(names, values, strict=True))
+        combination = dict(zip(names, values, strict=True))
         for seed in seeds:
             keys = default_keys() | {"model": "mobilenet_v2", "seed": seed}
+            del keys["output-dir"]
             if table:
-                long = chosen["dataset"].startswith("cifar")
-                keys |= PAPER | {"num-server-rounds": 500 if long else 100}
-            for axis, value in chosen.items():
+                long = combination["dataset"].startswith("cifar")
+                keys |= PAPER_SETTINGS | {"num-server-rounds": 500 if long else 100}
+            for axis, value in combination.items():
                 keys |= axes[axis][value]
             nodes = keys.pop("nodes", 100 if table else 10)
-            cells.append(
-                Cell("-".join([*values, str(seed)]), chosen, seed, nodes, keys)
-            )
-    grid = GridSpec(title, table, metric, list(seeds), names, "dataset")
-    results = GridResults(folder, grid, cells)
+            cell_id = "-".join([*values, f"s{seed}"])
+            cells.append(Cell(cell_id, combination, seed, nodes, keys))
+    spec = GridSpec(title, table, metric, list(seeds), names, "dataset")
+    results = GridResults(folder, spec, cells)
     write_grid(results)
     return results
 
 
-def cell_of(results: GridResults, seed: int = 0, **axes: str) -> Cell:
+def find_cell(results: GridResults, seed: int = 0, **axes: str) -> Cell:
     """Return the cell with these axis values."""
-    (found,) = (
+    (cell,) = (
         cell
         for cell in results.cells
         if cell.seed == seed and axes.items() <= cell.axes.items()
     )
-    return found
+    return cell
 
 
-def finish(
-    results: GridResults,
+def write_run(
+    directory: Path,
     cell: Cell,
-    score: float | None,
+    score: float | None = 0.5,
     *,
     seconds: float = 1.0,
     drift: float = 1.0,
     settings: Mapping[str, Any] | None = None,
     **summary: Any,
 ) -> None:
-    """Write the run directory of a cell, as if it had been run."""
-    directory = results.run_directory(cell)
+    """Write the files of a finished run of a cell; ``settings`` replace the cell's."""
     directory.mkdir(parents=True)
-    selects = cell.run_config["flfa"] != "none"
+    run_config = {**cell.run_config, "output-dir": "/x", **(settings or {})}
     config = {
-        "run-config": cell.run_config | dict(settings or {}) | {"output-dir": "/x"},
-        "nodes": cell.nodes,
+        "nodes": run_config.pop("nodes", cell.nodes),
+        "run-config": run_config,
         "versions": VERSIONS,
         "git-commit": "c0ffee" + 34 * "0",
     }
-    rows = [
-        {
-            "round": i,
-            "accuracy": (score or 0.0) * i / ROUNDS,
-            "auc": 0.5 + (score or 0.0) * i / ROUNDS / 2,
-            "drift": drift,
-            "selected": ["features.0.0"] if selects and i > 1 else [],
-            "scores": {
-                "features.0.0": 0.1,
-                "features.1.conv.1": 0.3,
-                "classifier.1": 0.9,
-            },
-            "seconds": {"train": seconds, "aggregate": 0.0, "evaluate": 0.5},
-        }
-        for i in range(1, ROUNDS + 1)
-    ]
-    lines = "".join(f"{json.dumps(row)}\n" for row in rows)
-    (directory / "metrics.jsonl").write_text(lines)
+    with_flfa = cell.run_config["flfa"] != "none"
+    lines = []
+    for number in range(1, NUM_ROUNDS + 1):
+        accuracy = (score or 0.0) * number / NUM_ROUNDS
+        record = RoundRecord(
+            number,
+            Evaluation(accuracy, auc=0.5 + accuracy / 2),
+            drift=drift,
+            selected=("features.0.0",) if with_flfa and number > 1 else (),
+            scores={"features.0.0": 0.1, "features.1.conv.1": 0.3, "classifier.1": 0.9},
+            timing=Timing(train=seconds, aggregate=0.0, evaluate=0.5),
+        )
+        lines.append(record.to_line())
+    (directory / "metrics.jsonl").write_text("".join(lines))
     (directory / "config.json").write_text(json.dumps(config))
     (directory / "summary.json").write_text(json.dumps({"score": score, **summary}))
 
 
-def fail(results: GridResults, cell: Cell, reason: str) -> None:
-    """Write why a cell has failed."""
-    results.failure_file(cell).write_text(json.dumps({"reason": reason}))
+def finish_cell(
+    results: GridResults, cell: Cell, score: float | None = 0.5, **run: Any
+) -> Path:
+    """Write the run directory of a cell, with the options of :func:`write_run`."""
+    directory = results.run_directory(cell)
+    write_run(directory, cell, score, **run)
+    return directory
 
 
 def finish_all(
-    results: GridResults, score: Callable[[Cell], float], **more: Any
+    results: GridResults, score: Callable[[Cell], float] = lambda cell: 0.5, **run: Any
 ) -> None:
-    """Finish all cells."""
+    """Write the run directories of all cells."""
     for cell in results.cells:
-        finish(results, cell, score(cell), **more)
+        finish_cell(results, cell, score(cell), **run)
+
+
+def fail_cell(results: GridResults, cell: Cell, reason: str) -> None:
+    """Write why a cell failed."""
+    results.failure_file(cell).write_text(json.dumps({"reason": reason}))

@@ -1,1 +1,1 @@
-"""Many runs from one file: grids of experiments, their tables and reports."""
+"""Grids of runs from one file, their tables and their reports."""

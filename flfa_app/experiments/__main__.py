@@ -1,4 +1,4 @@
-"""``python -m flfa_app.experiments``: run a grid, show its table, write its report."""
+"""``python -m flfa_app.experiments``: run a grid, print tables, write a report."""
 
 from __future__ import annotations
 
@@ -33,64 +33,29 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
-    options = _parser().parse_args(arguments)
+    options = _build_parser().parse_args(arguments)
     return run_command(lambda: options.command(options))
 
 
-def _parser() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "python -m flfa_app.experiments", description=__doc__
     )
     commands = parser.add_subparsers(required=True, metavar="run|table|report")
-    # No abbreviations: --out is one thing and --output another.
+    # Without abbreviations, because --out and --output are different options.
     run = commands.add_parser(
-        "run", help="run the cells of a grid that are not there", allow_abbrev=False
+        "run", help="run the cells of a grid that are not finished", allow_abbrev=False
     )
-    run.set_defaults(command=_run)
-    run.add_argument("grid", type=Path, help="a grid file, configs/grids/*.toml")
-    run.add_argument(
-        "--only",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="AXIS=VALUE",
-        help="only these cells; several values of an axis: any of them",
-    )
-    run.add_argument(
-        "--seeds",
-        nargs="+",
-        action="extend",
-        type=int,
-        default=[],
-        help="only these seeds; those that the grid does not have are added to it",
-    )
-    run.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="say which cells would be run, and how long it may take",
-    )
-    cores = os.cpu_count() or 1
-    run.add_argument(
-        "--workers",
-        type=positive_int,
-        default=cores,
-        help=f"simulated nodes that compute at the same time, of all cells ({cores})",
-    )
-    run.add_argument(
-        "--gpus-per-client",
-        type=_share_of_a_gpu,
-        default=0.0,
-        help="share of a GPU for each of them (0)",
-    )
+    _add_run_options(run)
     table = commands.add_parser(
-        "table", help="the table of a grid's results", allow_abbrev=False
+        "table", help="print the tables of a grid's results", allow_abbrev=False
     )
     table.set_defaults(command=_table)
     table.add_argument(
         "--format", choices=("markdown", "csv", "latex"), default="markdown"
     )
     report = commands.add_parser(
-        "report", help="one HTML file with all results", allow_abbrev=False
+        "report", help="write one HTML file with all results", allow_abbrev=False
     )
     report.set_defaults(command=_report)
     for command, default in ((table, "the terminal"), (report, "OUT/report.html")):
@@ -98,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
             "results", type=Path, metavar="OUT|GRID", help="results folder or grid file"
         )
         command.add_argument(
-            "--output", type=Path, metavar="FILE", help=f"where to ({default})"
+            "--output", type=Path, metavar="FILE", help=f"output file ({default})"
         )
     for command in (run, table, report):
         command.add_argument(
@@ -109,7 +74,46 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _share_of_a_gpu(text: str) -> float:
+def _add_run_options(run: argparse.ArgumentParser) -> None:
+    run.set_defaults(command=_run)
+    run.add_argument("grid", type=Path, help="a grid file, configs/grids/*.toml")
+    run.add_argument(
+        "--only",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="AXIS=VALUE",
+        help="run only these cells; several values of an axis select any of them",
+    )
+    run.add_argument(
+        "--seeds",
+        nargs="+",
+        action="extend",
+        type=int,
+        default=[],
+        help="run only these seeds; seeds that the grid lacks are added to it",
+    )
+    run.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="list the cells that would be run, and how long each may take",
+    )
+    cores = os.cpu_count() or 1
+    run.add_argument(
+        "--workers",
+        type=positive_int,
+        default=cores,
+        help=f"simulated nodes of all cells that compute at the same time ({cores})",
+    )
+    run.add_argument(
+        "--gpus-per-client",
+        type=_gpu_share,
+        default=0.0,
+        help="share of a GPU for each simulated node (0)",
+    )
+
+
+def _gpu_share(text: str) -> float:
     with suppress(ValueError):
         if 0 <= float(text) < math.inf:
             return float(text)
@@ -119,9 +123,9 @@ def _share_of_a_gpu(text: str) -> float:
 def _run(options: argparse.Namespace) -> None:
     folder = (options.out or _default_folder(options.grid)).expanduser().resolve()
     _check_can_be_folder(folder, options.out)
-    only = _only(options.only)
-    results, chosen = open_grid(options.grid, folder, only, options.seeds)
-    plan = make_plan(results, chosen, options.workers)
+    only = _parse_only(options.only)
+    results, selected = open_grid(options.grid, folder, only, options.seeds)
+    plan = make_plan(results, selected, options.workers)
     console = Console(highlight=False, soft_wrap=True)
     console.print(describe_plan(plan), markup=False)
     if options.dry_run and plan.pending:
@@ -132,73 +136,75 @@ def _run(options: argparse.Namespace) -> None:
     with locked_folder(results):
         engine = flower_engine(plan, options.gpus_per_client)
         with GridProgress(plan.pending, console) as progress:
-            failed = run_plan(plan, engine, progress)
-    if failed:
+            failures = run_plan(plan, engine, progress)
+    if failures:
         lines = [
-            f"  - {cell.id}: {failed[cell.id]}\n    log: {results.log_file(cell)}"
+            f"  - {cell.id}: {failures[cell.id]}\n    log: {results.log_file(cell)}"
             for cell in plan.pending
-            if cell.id in failed
+            if cell.id in failures
         ]
-        number = f"{len(failed)} of {len(plan.pending)} cells"
-        raise RuntimeError("\n".join([f"{number} have failed:", *lines]))
+        count = f"{len(failures)} of {len(plan.pending)} cells"
+        raise RuntimeError("\n".join([f"{count} have failed:", *lines]))
 
 
 def _table(options: argparse.Namespace) -> None:
-    text = render_tables(_results(options.results, options.out), options.format)
+    text = render_tables(_open_results(options.results, options.out), options.format)
     if options.output is None:
         sys.stdout.write(text)
         return
-    with _writing(options.output):
+    with _naming_output(options.output):
         options.output.parent.mkdir(parents=True, exist_ok=True)
         options.output.write_text(text, encoding="utf-8")
 
 
 def _report(options: argparse.Namespace) -> None:
-    results = _results(options.results, options.out)
+    results = _open_results(options.results, options.out)
     file = options.output or results.folder / "report.html"
-    with _writing(file):
+    with _naming_output(file):
         write_report(results, file)
     Console(soft_wrap=True).print(f"Report: {file.resolve()}", markup=False)
 
 
-def _results(path: Path, folder: Path | None) -> GridResults:
+def _open_results(path: Path, folder: Path | None) -> GridResults:
+    """Return the results for a results folder, or for a grid file and ``--out``."""
     if path.suffix != ".toml":
         if folder is not None:
             raise ConfigError(
                 f"--out {folder}: {path} is a results folder already; name the grid "
-                "file, or leave --out away"
+                "file, or leave out --out"
             )
         return read_results(path)
-    found = (folder or _default_folder(path)).expanduser().resolve()
-    if folder is not None and not found.is_dir():
-        raise ConfigError(f"--out {folder}: there is no folder {found}")
-    results, _ = open_grid(path, found)
+    results_folder = (folder or _default_folder(path)).expanduser().resolve()
+    if folder is not None and not results_folder.is_dir():
+        raise ConfigError(f"--out {folder}: there is no folder {results_folder}")
+    results, _ = open_grid(path, results_folder)
     return results
 
 
 def _check_can_be_folder(folder: Path, option: Path | None) -> None:
-    # Of the folders that lead there, the last that exists; a file may be in the way.
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    if not there.is_dir():
+    # A file instead of the folder, or of one of its parents, cannot be replaced.
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not existing.is_dir():
         name = "the results folder" if option is None else f"--out {option}"
-        raise ConfigError(f"{name}: {there} is a file; name a folder with --out")
+        raise ConfigError(f"{name}: {existing} is a file; name a folder with --out")
 
 
 @contextmanager
-def _writing(file: Path) -> Iterator[None]:
+def _naming_output(file: Path) -> Iterator[None]:
+    """Turn an error of writing into one that names the file and the option."""
     try:
         yield
-    except OSError as problem:
+    except OSError as error:
         raise RuntimeError(
-            f"--output: cannot write {file} ({problem.strerror}); name another file"
-        ) from problem
+            f"--output: cannot write {file} ({error.strerror}); name another file"
+        ) from error
 
 
 def _default_folder(grid: Path) -> Path:
     return PROJECT / "runs" / "grids" / grid.stem
 
 
-def _only(texts: Sequence[str]) -> dict[str, list[str]]:
+def _parse_only(texts: Sequence[str]) -> dict[str, list[str]]:
     only: dict[str, list[str]] = {}
     for text in texts:
         axis, equals, value = text.partition("=")

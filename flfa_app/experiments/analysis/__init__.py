@@ -1,1 +1,1 @@
-"""From the runs of a grid to numbers."""
+"""Numbers of a grid: what its runs measured, compared with baselines and the paper."""

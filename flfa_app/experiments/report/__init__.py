@@ -1,1 +1,1 @@
-"""From numbers to tables and a page."""
+"""Tables and the HTML report of a grid."""

@@ -2,73 +2,52 @@
 
 from __future__ import annotations
 
-import errno
-import io
 import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
 
-from flfa_app.errors import ConfigError
-from flfa_app.experiments import cell_run
 from flfa_app.experiments.cell_run import (
     CellOutcome,
     CellRunner,
-    DiskFullError,
     RoundListener,
     SuperLinkDiedError,
 )
-from flfa_app.experiments.plan import check_data, describe_plan, make_plan, select_cells
-from flfa_app.experiments.progress import GridProgress, format_duration
+from flfa_app.experiments.plan import make_plan
+from flfa_app.experiments.progress import GridProgress
 from flfa_app.experiments.runner import (
     CellEngine,
     flower_engine,
     locked_folder,
     run_plan,
 )
-from flfa_app.experiments.store import Cell, GridResults, GridSpec
+from flfa_app.experiments.store import Cell, GridResults
 from flfa_app.launch.superlink import SuperLink
 from flfa_app.results.records import RoundRecord
-from tests.federation import default_keys
+from tests.results_folder import AXES, make_grid, write_run
 
 Run = Callable[[Cell, Path], CellOutcome]
 
 
-def cell(method: str, seed: int, **keys: Any) -> Cell:
-    config = {**default_keys(), "seed": seed, "algorithm": method}
-    config |= {key.replace("_", "-"): value for key, value in keys.items()}
-    del config["output-dir"]
-    return Cell(f"{method}-s{seed}", {"method": method}, seed, 4, config)
-
-
 @pytest.fixture
 def results(tmp_path: Path) -> GridResults:
-    grid = GridSpec(
-        "A grid", "", "score", [0, 1], {"method": ["fedavg", "moon"]}, "method"
-    )
-    cells = [cell(method, seed) for method in ("fedavg", "moon") for seed in (0, 1)]
-    return GridResults(tmp_path / "out", grid, cells)
+    """Four cells: digits-fedavg and digits-moon, each with s0 and s1."""
+    axes = {"dataset": {"digits": {"dataset": "digits"}}, "method": AXES["method"]}
+    return make_grid(tmp_path / "out", axes, seeds=(0, 1))
 
 
-def complete(of: Cell, folder: Path) -> CellOutcome:
-    """Leave what a run leaves."""
-    directory = folder / "run-1"
-    directory.mkdir()
-    config = {"nodes": of.nodes, "run-config": {**of.run_config, "output-dir": "x"}}
-    (directory / "config.json").write_text(json.dumps(config))
-    (directory / "metrics.jsonl").write_text("")
-    summary = {"score": 0.5, "seconds": 60.0, "rounds": 30}
-    (directory / "summary.json").write_text(json.dumps(summary))
-    return CellOutcome(directory, "", [])
+def complete(cell: Cell, folder: Path) -> CellOutcome:
+    write_run(folder / "run-1", cell)
+    return CellOutcome(folder / "run-1", "", [])
 
 
-class Recorder:
-    """An engine that counts its starts and the cells it was asked for."""
+class FakeEngine:
+    """Counts its starts and records the cells that it was asked to run."""
 
     def __init__(self, run: Run = complete) -> None:
         self.run = run
@@ -79,225 +58,189 @@ class Recorder:
     def __call__(self) -> Iterator[CellRunner]:
         self.starts += 1
 
-        def attempt(of: Cell, folder: Path, listener: RoundListener) -> CellOutcome:
-            self.cells.append(of.id)
+        def runner(cell: Cell, folder: Path, listener: RoundListener) -> CellOutcome:
+            self.cells.append(cell.id)
             listener(RoundRecord(1))
-            return self.run(of, folder)
+            return self.run(cell, folder)
 
-        yield attempt
+        yield runner
 
 
 def run(results: GridResults, engine: CellEngine, workers: int = 1) -> dict[str, str]:
     plan = make_plan(results, results.cells, workers)
-    console = Console(quiet=True)
-    with locked_folder(results), GridProgress(plan.pending, console) as progress:
+    progress = GridProgress(plan.pending, Console(quiet=True))
+    with locked_folder(results), progress:
         return run_plan(plan, engine, progress)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 8])
+def statuses(results: GridResults) -> list[str]:
+    return [results.status(cell) for cell in results.cells]
+
+
+def leftovers(results: GridResults) -> list[Path]:
+    return list((results.folder / "running").iterdir())
+
+
+@pytest.mark.parametrize("workers", [1, 8])
 def test_every_cell_once_on_one_engine(results: GridResults, workers: int) -> None:
-    engine = Recorder()
+    engine = FakeEngine()
     assert run(results, engine, workers) == {}
     assert sorted(engine.cells) == sorted(cell.id for cell in results.cells)
     assert engine.starts == 1
-    assert all(results.status(cell) == "finished" for cell in results.cells)
-    assert list((results.folder / "running").iterdir()) == []
+    assert statuses(results) == ["finished"] * 4
+    assert leftovers(results) == []
+    again = FakeEngine()
+    run(results, again)
+    assert (again.cells, again.starts) == ([], 0)
 
 
 def test_cells_run_at_the_same_time(results: GridResults) -> None:
-    """Each waits for the other: one after another they would never end."""
-    together = threading.Barrier(2, timeout=10)
+    """Each waits for another one, so that one after another would never end."""
+    barrier = threading.Barrier(2, timeout=10)
 
-    def meet(of: Cell, folder: Path) -> CellOutcome:
-        together.wait()
-        return complete(of, folder)
+    def meet(cell: Cell, folder: Path) -> CellOutcome:
+        barrier.wait()
+        return complete(cell, folder)
 
-    assert run(results, Recorder(meet), workers=2) == {}
-
-
-def test_finished_cells_are_not_run_again(results: GridResults) -> None:
-    run(results, Recorder())
-    engine = Recorder()
-    run(results, engine)
-    assert engine.cells == []
-    assert engine.starts == 0
+    assert run(results, FakeEngine(meet), workers=2) == {}
 
 
-def test_other_settings_are_kept_aside_and_run_again(results: GridResults) -> None:
-    run(results, Recorder())
-    changed = cell("moon", 1, local_epochs=7)
-    again = GridResults(results.folder, results.spec, [*results.cells[:3], changed])
-    assert "1 of them have results with other settings" in describe_plan(
-        make_plan(again, again.cells, 1)
-    )
-    engine = Recorder()
-    run(again, engine)
-    assert engine.cells == ["moon-s1"]
-    assert again.settings_match(changed)
-    aside = results.folder / "cells" / "moon-s1.other-1" / "config.json"
-    assert json.loads(aside.read_text())["run-config"]["local-epochs"] == 5
+def test_a_run_with_other_settings_is_kept_aside(results: GridResults) -> None:
+    *others, cell = results.cells
+    for number, epochs in enumerate((5, 7, 9)):
+        cell = replace(cell, run_config={**cell.run_config, "local-epochs": epochs})
+        changed = GridResults(results.folder, results.spec, [*others, cell])
+        engine = FakeEngine()
+        run(changed, engine)
+        assert engine.cells[-1] == cell.id
+        assert len(engine.cells) == (1 if number else 4)
+        assert changed.settings_match(cell)
+    for number, epochs in ((1, 5), (2, 7)):
+        file = results.folder / "cells" / f"{cell.id}.other-{number}" / "config.json"
+        assert json.loads(file.read_text())["run-config"]["local-epochs"] == epochs
 
 
-@pytest.mark.parametrize("name", ["config.json", "summary.json", "metrics.jsonl"])
-def test_a_damaged_cell_is_kept_aside_and_run_again(
-    results: GridResults, name: str
-) -> None:
-    run(results, Recorder())
-    damaged = results.cells[2]
-    file = results.run_directory(damaged) / name
-    file.write_text('{"cut off')
-    told = describe_plan(make_plan(results, results.cells, 1))
-    assert "4 cells: 3 finished, 1 to do" in told
-    assert "1 of them are damaged: kept aside, run again" in told
-    assert f"{file} cannot be read" in told
-    assert "other settings" not in told
-    engine = Recorder()
+def test_a_damaged_run_is_kept_aside(results: GridResults) -> None:
+    run(results, FakeEngine())
+    cell = results.cells[2]
+    (results.run_directory(cell) / "summary.json").write_text('{"cut off')
+    engine = FakeEngine()
     assert run(results, engine) == {}
-    assert engine.cells == [damaged.id]
-    assert results.is_complete(damaged)
-    aside = results.folder / "cells" / f"{damaged.id}.other-1" / name
+    assert engine.cells == [cell.id]
+    assert results.is_complete(cell)
+    aside = results.folder / "cells" / f"{cell.id}.other-1" / "summary.json"
     assert aside.read_text() == '{"cut off'
 
 
-def test_a_failed_cell_is_marked_and_the_rest_goes_on(results: GridResults) -> None:
-    def some(of: Cell, folder: Path) -> CellOutcome:
-        if of.id == "fedavg-s1":
-            return CellOutcome(None, "ValueError: too few images", ["line 1", "line 2"])
-        return complete(of, folder)
+def test_a_failed_cell_does_not_stop_the_others(results: GridResults) -> None:
+    bad = results.cells[1]
+    reason = "ValueError: too few images"
 
-    assert run(results, Recorder(some)) == {"fedavg-s1": "ValueError: too few images"}
-    states = [results.status(cell) for cell in results.cells]
-    assert states == ["finished", "failed", "finished", "finished"]
-    mark = json.loads((results.folder / "cells/fedavg-s1.failed.json").read_text())
-    assert mark["reason"] == "ValueError: too few images"
-    assert Path(mark["log"]).read_text() == "line 1\nline 2\n"
-    engine = Recorder()
+    def fail_one(cell: Cell, folder: Path) -> CellOutcome:
+        if cell == bad:
+            return CellOutcome(None, reason, ["line 1", "line 2"])
+        return complete(cell, folder)
+
+    assert run(results, FakeEngine(fail_one)) == {bad.id: reason}
+    assert statuses(results) == ["finished", "failed", "finished", "finished"]
+    failure = json.loads(results.failure_file(bad).read_text())
+    assert failure["reason"] == reason
+    assert Path(failure["log"]).read_text() == "line 1\nline 2\n"
+    assert leftovers(results) == []
+    engine = FakeEngine()
     assert run(results, engine) == {}
-    assert engine.cells == ["fedavg-s1"]
-    assert results.status(results.cells[1]) == "finished"
-    assert not results.failure_file(results.cells[1]).exists()
+    assert engine.cells == [bad.id]
+    assert results.status(bad) == "finished"
+    assert not results.failure_file(bad).exists()
 
 
 class Killed(BaseException):
-    """What no code catches, as a kill is."""
+    """Like a kill, nothing catches it."""
 
 
-def test_an_interrupted_cell_leaves_nothing_and_the_next_call_goes_on(
-    results: GridResults,
-) -> None:
-    def killed_in_the_third(of: Cell, folder: Path) -> CellOutcome:
-        if of.id == "moon-s0":
+def test_an_interrupted_cell_leaves_nothing(results: GridResults) -> None:
+    def killed_in_the_third(cell: Cell, folder: Path) -> CellOutcome:
+        if cell.id == "digits-moon-s0":
             (folder / "run-1").mkdir()
             (folder / "run-1" / "metrics.jsonl").write_text("{}\n")
             raise Killed
-        return complete(of, folder)
+        return complete(cell, folder)
 
     with pytest.raises(Killed):
-        run(results, Recorder(killed_in_the_third))
-    states = [results.status(cell) for cell in results.cells]
-    assert states == ["finished", "finished", "missing", "missing"]
-    engine = Recorder()
+        run(results, FakeEngine(killed_in_the_third))
+    assert statuses(results) == ["finished", "finished", "missing", "missing"]
+    engine = FakeEngine()
     run(results, engine)
-    assert engine.cells == ["moon-s0", "moon-s1"]
+    assert engine.cells == ["digits-moon-s0", "digits-moon-s1"]
 
 
-def test_a_dead_superlink_is_started_again_once(results: GridResults) -> None:
-    def dies_once(of: Cell, folder: Path) -> CellOutcome:
-        if of.id == "fedavg-s1" and engine.starts == 1:
+def test_a_dead_superlink_is_started_again(results: GridResults) -> None:
+    """Each cell loses its SuperLink once, with a finished cell in between."""
+    died: set[str] = set()
+
+    def die_once_per_cell(cell: Cell, folder: Path) -> CellOutcome:
+        (folder / "partial").mkdir()
+        if cell.id not in died:
+            died.add(cell.id)
             raise SuperLinkDiedError("gone")
-        return complete(of, folder)
+        return complete(cell, folder)
 
-    engine = Recorder(dies_once)
+    engine = FakeEngine(die_once_per_cell)
     assert run(results, engine) == {}
-    assert engine.starts == 2
-    assert engine.cells.count("fedavg-s1") == 2
-    assert engine.cells.count("fedavg-s0") == 1
+    assert engine.starts == 5
+    assert [engine.cells.count(cell.id) for cell in results.cells] == [2, 2, 2, 2]
 
 
-def test_a_superlink_that_dies_twice_in_a_row_ends_it(results: GridResults) -> None:
-    def dies(of: Cell, folder: Path) -> CellOutcome:
+def test_a_superlink_that_dies_twice_in_a_row_ends_the_grid(
+    results: GridResults,
+) -> None:
+    def die(cell: Cell, folder: Path) -> CellOutcome:
         raise SuperLinkDiedError("the SuperLink has ended; its last lines:\nport taken")
 
-    engine = Recorder(dies)
+    engine = FakeEngine(die)
     with pytest.raises(RuntimeError, match=r"port taken\n.*twice in a row"):
         run(results, engine)
     assert engine.starts == 2
-    assert {results.status(cell) for cell in results.cells} == {"missing"}
+    assert statuses(results) == ["missing"] * 4
 
 
-def test_a_superlink_that_dies_now_and_then_does_not_end_it(
-    results: GridResults,
-) -> None:
-    """Each time a cell more is finished: there is a point in going on."""
-    died: set[str] = set()
-
-    def dies_once_a_cell(of: Cell, folder: Path) -> CellOutcome:
-        if of.id not in died:
-            died.add(of.id)
-            raise SuperLinkDiedError("gone")
-        return complete(of, folder)
-
-    assert run(results, Recorder(dies_once_a_cell)) == {}
-
-
-def test_a_full_disk_ends_it(results: GridResults) -> None:
-    def full(of: Cell, folder: Path) -> CellOutcome:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    engine = Recorder(full)
-    with pytest.raises(DiskFullError, match="no space left"):
-        run(results, engine)
-    assert len(engine.cells) == 1
-
-
-def test_a_run_that_found_the_disk_full_ends_it(results: GridResults) -> None:
-    def full(of: Cell, folder: Path) -> CellOutcome:
-        line = "OSError: [Errno 28] No space left on device"
-        return CellOutcome(None, line, ["...", line])
-
-    with pytest.raises(DiskFullError, match="Errno 28"):
-        run(results, Recorder(full))
-
-
-def test_too_little_room_for_a_run_ends_it(
-    results: GridResults, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cell_run, "MIN_FREE_BYTES", 1 << 62)
-    failing = Recorder(lambda of, folder: CellOutcome(None, "killed", []))
-    with pytest.raises(DiskFullError, match="MB free"):
-        run(results, failing)
-
-
-def test_a_locked_folder_is_for_one_call_at_a_time(results: GridResults) -> None:
-    with (
-        locked_folder(results),
-        pytest.raises(RuntimeError, match="in use by another call"),
-        locked_folder(results),
-    ):
-        pass
-    with locked_folder(results):  # free again
-        pass
-
-
-def test_a_second_call_leaves_the_grid_of_the_first(results: GridResults) -> None:
-    """It does not write what it asks for before it has the folder."""
+def test_a_locked_folder_refuses_a_second_call(results: GridResults) -> None:
+    """The second call does not write its grid before it has the lock."""
+    fewer = GridResults(results.folder, results.spec, results.cells[:1])
     with locked_folder(results):
-        before = (results.folder / "grid.json").read_text()
-        fewer = GridResults(results.folder, results.spec, results.cells[:1])
-        with pytest.raises(RuntimeError, match="in use"), locked_folder(fewer):
-            pass
-        assert (results.folder / "grid.json").read_text() == before
+        content = (results.folder / "grid.json").read_text()
+        with pytest.raises(RuntimeError, match="in use by another call"):
+            locked_folder(fewer).__enter__()
+        assert (results.folder / "grid.json").read_text() == content
+    with locked_folder(fewer):  # unlocked again
+        assert (results.folder / "grid.json").read_text() != content
 
 
-def test_homes_are_known_before_a_superlink_is_started(
+def test_leftovers_of_a_killed_call_are_stopped(
+    results: GridResults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped: list[Path] = []
+    monkeypatch.setattr("flfa_app.experiments.runner.stop_processes", stopped.append)
+    homes = [tmp_path / "home1", tmp_path / "home2"]
+    for folder in (*homes, results.folder / "running" / "x"):
+        folder.mkdir(parents=True)
+    file = results.folder / "flower-home"
+    file.write_text("".join(f"{home}\n" for home in homes))
+    with locked_folder(results):
+        assert stopped == homes
+        leftover = [*homes, file, results.folder / "running"]
+        assert not any(path.exists() for path in leftover)
+
+
+def test_homes_are_recorded_while_superlinks_run(
     results: GridResults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A call that is killed in between leaves none that the next cannot find."""
+    """A call that is killed leaves no SuperLink that the next call cannot find."""
     file = results.folder / "flower-home"
-    known: list[bool] = []
+    recorded_at_start: list[bool] = []
 
     def start(superlink: SuperLink) -> None:
-        known.append(str(superlink.home) in file.read_text().splitlines())
+        recorded_at_start.append(str(superlink.home) in file.read_text().splitlines())
 
     monkeypatch.setattr(SuperLink, "start", start)
     plan = make_plan(results, results.cells, 2)
@@ -306,26 +249,26 @@ def test_homes_are_known_before_a_superlink_is_started(
             homes = [Path(line) for line in file.read_text().splitlines()]
             assert len(homes) == 2
             assert all(home.is_dir() for home in homes)
-        assert known == [True, True]
+        assert recorded_at_start == [True, True]
         assert not file.exists()
         assert not any(home.exists() for home in homes)
 
 
-def test_homes_are_known_until_all_is_stopped(
+def test_homes_are_recorded_until_all_superlinks_have_stopped(
     results: GridResults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where one of them cannot start: the other may still run."""
+    """Also if one of them cannot start, because another one may run."""
     file = results.folder / "flower-home"
-    stopped: list[bool] = []
+    recorded_at_stop: list[bool] = []
 
-    def fail(superlink: SuperLink) -> None:
+    def fail_to_start(superlink: SuperLink) -> None:
         raise RuntimeError("no port")
 
-    def note(home: Path, *processes: object) -> None:
-        stopped.append(str(home) in file.read_text().splitlines())
+    def stop(home: Path, *processes: object) -> None:
+        recorded_at_stop.append(str(home) in file.read_text().splitlines())
 
-    monkeypatch.setattr(SuperLink, "start", fail)
-    monkeypatch.setattr("flfa_app.launch.superlink.stop_processes", note)
+    monkeypatch.setattr(SuperLink, "start", fail_to_start)
+    monkeypatch.setattr("flfa_app.launch.superlink.stop_processes", stop)
     plan = make_plan(results, results.cells, 2)
     with (
         locked_folder(results),
@@ -333,100 +276,5 @@ def test_homes_are_known_until_all_is_stopped(
         flower_engine(plan, 0.0)(),
     ):
         pass
-    assert stopped == [True, True]
+    assert recorded_at_stop == [True, True]
     assert not file.exists()
-
-
-def test_only(results: GridResults) -> None:
-    chosen = select_cells(results, {"method": ["moon"]}, [1])
-    assert [cell.id for cell in chosen] == ["moon-s1"]
-    assert select_cells(results, {}, []) == results.cells
-    assert select_cells(results, {"method": ["moon", "fedavg"]}, []) == results.cells
-
-
-@pytest.mark.parametrize(
-    ("only", "problem"),
-    [
-        ({"colour": ["red"]}, "--only colour: not an axis; there are method"),
-        ({"method": ["mooon"]}, "--only method=mooon: not a value; there are fedavg"),
-    ],
-)
-def test_only_what_there_is(
-    results: GridResults, only: dict[str, list[str]], problem: str
-) -> None:
-    with pytest.raises(ConfigError, match=problem):
-        select_cells(results, only, [])
-    with pytest.raises(ConfigError, match="no cell with these values"):
-        select_cells(results, {}, [5])
-
-
-def test_the_plan_is_told(results: GridResults) -> None:
-    """fedavg-s0 took 60 s; fedavg-s1 as long; of MOON nothing was measured."""
-    fedavg = results.cells[:2]
-    run(GridResults(results.folder, results.spec, fedavg[:1]), Recorder())
-    plan = make_plan(results, fedavg, 1)
-    assert (plan.seconds, plan.measured) == (60.0, True)
-    assert "2 cells: 1 finished, 1 to do" in describe_plan(plan)
-    assert "1:00 min, measured on finished cells" in describe_plan(plan)
-    assert "a rough estimate" in describe_plan(make_plan(results, results.cells, 1))
-    other = cell("moon", 0, dataset="octmnist")
-    assert "time needed: unknown" in describe_plan(make_plan(results, [other], 1))
-
-
-def test_workers_are_shared_out(results: GridResults) -> None:
-    """Eight for four cells: two each; three for four: three cells with one each."""
-    for workers, cells, each in ((8, 4, 2), (3, 3, 1), (1, 1, 1)):
-        plan = make_plan(results, results.cells, workers)
-        assert (plan.concurrent_cells, plan.workers) == (cells, each)
-
-
-def test_missing_data_of_all_data_sets_is_told_at_once(tmp_path: Path) -> None:
-    cells = [
-        cell("fedavg", seed, dataset=dataset, data_dir=str(tmp_path))
-        for dataset in ("bloodmnist", "pathmnist", "digits")
-        for seed in (0, 1)
-    ]
-    with pytest.raises(ConfigError, match="the grid cannot start") as error:
-        check_data(cells)
-    _, *lines = str(error.value).splitlines()
-    named = [line.split(":")[0] for line in lines if line.startswith("  - ")]
-    assert named == ["  - bloodmnist", "  - pathmnist"]
-
-
-def test_too_few_images_are_found_before_anything_runs() -> None:
-    """1,438 digits are not 400 for each of four nodes; 300 they are.
-
-    Those would be 1,200, dealt out evenly: whatever the seed, each has 359 or more.
-    """
-    enough, too_many = (
-        [
-            cell("fedavg", seed, partitioner="iid", min_partition_size=least)
-            for seed in (0, 1)
-        ]
-        for least in (300, 400)
-    )
-    check_data(enough)
-    with pytest.raises(ConfigError, match="the grid cannot start") as error:
-        check_data([*enough, *too_many])
-    _, *lines = str(error.value).splitlines()
-    assert len(lines) == 1  # once, not for each seed
-    assert "digits: min-partition-size is 400" in lines[0]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(7, "0:07 min"), (3725, "62:05 min"), (7200, "2.0 hours"), (432000, "5.0 days")],
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert format_duration(seconds) == text
-
-
-def test_what_is_shown_without_a_terminal(results: GridResults) -> None:
-    shown = io.StringIO()
-    with GridProgress(results.cells, Console(file=shown, width=120)) as progress:
-        progress.show_round(results.cells[0], RoundRecord(15))
-        progress.show_end(results.cells[0], "")
-        progress.show_end(results.cells[1], "ValueError: no")
-    first, second = shown.getvalue().splitlines()
-    assert first.startswith("1/4 fedavg-s0  (left 0:0")
-    assert second.startswith("2/4 fedavg-s1 has failed: ValueError: no  (left ")

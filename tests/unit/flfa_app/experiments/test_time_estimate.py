@@ -1,4 +1,4 @@
-"""How long cells may take; every expected number is computed by hand."""
+"""Time estimates; every expected number is computed by hand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flfa_app.experiments import time_estimate as estimate
+from flfa_app.experiments import time_estimate
 from flfa_app.experiments.store import Cell
 from flfa_app.experiments.time_estimate import (
     START_SECONDS,
@@ -15,13 +15,13 @@ from flfa_app.experiments.time_estimate import (
     measure_rounds,
 )
 from tests.federation import default_keys
-from tests.results_folder import finish, make_grid
+from tests.results_folder import finish_cell, make_grid
 
 
 @pytest.fixture(autouse=True)
 def _round_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """30 ms for a training step on an image: 10 ms for its forward pass."""
-    monkeypatch.setattr(estimate, "IMAGE_SECONDS", {"cnn": 0.03})
+    """Training takes 30 ms for an image, so its forward pass takes 10 ms."""
+    monkeypatch.setattr(time_estimate, "IMAGE_SECONDS", {"cnn": 0.03})
 
 
 def cell(nodes: int = 100, **keys: Any) -> Cell:
@@ -34,41 +34,40 @@ def cell(nodes: int = 100, **keys: Any) -> Cell:
 @pytest.mark.parametrize(
     ("keys", "workers", "seconds"),
     [
-        # 6,000 images trained on x 0.03 s, 10,000 evaluated x 0.01 s: 280 s a round.
+        # A round trains 6,000 images of 0.03 s and evaluates 10,000 of 0.01 s: 280 s.
         ({}, 1, 20 * 280),
         ({}, 2, 20 * 140),
         ({"local_epochs": 5}, 1, 20 * (5 * 180 + 100)),
         ({"train_fraction": 0.5}, 1, 20 * (90 + 100)),
-        # Every fourth round.
+        # An evaluation every fourth round.
         ({"evaluate_every": 4}, 1, 20 * (180 + 25)),
-        # A tenth of 1,438 images, and 359 of the test.
+        # A tenth of 1,438 images, and 359 test images.
         ({"dataset": "digits"}, 1, 20 * (143.8 * 0.03 + 3.59)),
     ],
 )
 def test_training_and_evaluation(
     keys: dict[str, Any], workers: int, seconds: float
 ) -> None:
-    guess = estimate_cell(cell(**keys), workers, {})
-    assert not guess.measured
-    assert guess.seconds == pytest.approx(START_SECONDS + seconds)
+    estimate = estimate_cell(cell(**keys), workers, {})
+    assert not estimate.measured
+    assert estimate.seconds == pytest.approx(START_SECONDS + seconds)
 
 
 @pytest.mark.parametrize("keys", [{"dataset": "octmnist"}, {"model": "resnet18"}])
-def test_what_is_not_known(keys: dict[str, Any]) -> None:
+def test_unknown_data_sets_and_models(keys: dict[str, Any]) -> None:
     assert estimate_cell(cell(**keys), 1, {}).seconds is None
 
 
 def test_every_data_set_has_both_numbers() -> None:
-    assert estimate.TRAIN_IMAGES.keys() == estimate.TEST_IMAGES.keys()
+    assert time_estimate.TRAIN_IMAGES.keys() == time_estimate.TEST_IMAGES.keys()
 
 
-def test_finished_cells_tell_more(tmp_path: Path) -> None:
-    """2 s and 4 s a round: 3 s; MOON's are other rounds."""
+def test_finished_cells_replace_the_calculation(tmp_path: Path) -> None:
+    """Rounds of 2 s and 4 s have a mean of 3 s; MOON has another workload."""
     results = make_grid(tmp_path, seeds=(0, 1))
     fedavg = [c for c in results.cells if c.axes["method"] == "fedavg"][:2]
     for one, seconds in zip(fedavg, (200.0, 400.0), strict=True):
-        finish(results, one, 0.5)
-        file = results.run_directory(one) / "summary.json"
+        file = finish_cell(results, one) / "summary.json"
         file.write_text(f'{{"seconds": {seconds}, "rounds": 100}}')
     measured = measure_rounds(results, fedavg)
     assert list(measured.values()) == [3.0]
