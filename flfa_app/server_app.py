@@ -12,8 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 from flfa_app.config import RunConfig
 from flfa_app.preflight import Prepared, prepare
 from flfa_app.results.checkpoint import Checkpoints
-from flfa_app.results.pictures import plot_partition
-from flfa_app.results.resume import run_to_resume
+from flfa_app.results.resume import find_run_to_resume
 from flfa_app.results.run_directory import RunDirectory
 from flfa_app.server.client_history import ClientHistory
 from flfa_app.server.evaluation import Evaluator
@@ -35,24 +34,24 @@ def main(grid: Grid, context: Context) -> None:
     config = RunConfig.parse(context.run_config)
     use_threads(config)
     prepared = prepare(config)
-    resumed_path = run_to_resume(config)
+    resumed_path = find_run_to_resume(config)
     if resumed_path is None:
         run = RunDirectory.create(config, context.run_id)
     else:
         run = RunDirectory(resumed_path, config.model)
     log(INFO, "Results: %s", run.path)
-    with run.in_use():
-        checkpoints = Checkpoints.of(run.path, config.keep_checkpoints)
+    with run.lock():
+        checkpoints = Checkpoints.of_run(run.path, config.keep_checkpoints)
         checkpoint = None if resumed_path is None else checkpoints.newest()
         start = start_run(grid, config, prepared, run.path, checkpoint)
         if checkpoint is not None:
-            run.go_back_to(checkpoint.records)
-            checkpoints.forget_after(checkpoint.server_round)
+            run.restore(checkpoint.records)
+            checkpoints.delete_after(checkpoint.server_round)
             log(INFO, "Resuming after round %d", checkpoint.server_round)
         run.write_config(config, context.run_id, start.metadata)
         if config.pictures:
             label_counts = [node.label_counts for node in start.registry.nodes]
-            plot_partition(run, label_counts, prepared.images.class_names)
+            run.plot_partition(label_counts, prepared.images.class_names)
         history = ClientHistory.of_run(config, run)
         recorder = Recorder(config, run, checkpoints, start.metadata, history)
         try:

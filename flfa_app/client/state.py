@@ -24,7 +24,7 @@ from torch import Tensor
 
 from flfa_app.arrays import to_arrays, to_tensors
 from flfa_app.message_keys import KEEP_SINCE, RUN_NAME, STATE_ROUND
-from flfa_app.results.checkpoint import round_files, write_file
+from flfa_app.results.files import list_round_files, write_atomically
 
 __all__ = ["ClientState"]
 
@@ -91,8 +91,8 @@ class ClientState:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         tensors = {name: t.detach().cpu().contiguous() for name, t in state.items()}
-        write_file(self._file(self._folder, server_round), save(tensors))
-        for saved_round, file in round_files(self._folder, ".safetensors").items():
+        write_atomically(self._file(self._folder, server_round), save(tensors))
+        for saved_round, file in list_round_files(self._folder, ".safetensors").items():
             # Later rounds are those of a run that was resumed from an earlier one.
             if not self._keep_since <= saved_round <= server_round:
                 file.unlink()

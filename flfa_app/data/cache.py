@@ -15,10 +15,10 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
+from io import BytesIO
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 from filelock import FileLock
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from flfa_app.data.dataset import ImageDataset
 from flfa_app.data.partition import Partition, partition_indices
 from flfa_app.data.validation import DAMAGE_ERRORS
+from flfa_app.results.files import flush_folder, write_atomically
 
 __all__ = ["CACHE_VARIABLE", "cache_folder", "cached_dataset", "cached_partition"]
 
@@ -146,10 +147,10 @@ def _save(dataset: ImageDataset, folder: Path) -> None:
     with (partial / _METADATA_FILE).open("w") as file:
         json.dump(metadata, file, indent=1)
         _flush(file)
-    _flush_folder(partial)
+    flush_folder(partial)
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
-    _flush_folder(folder.parent)
+    flush_folder(folder.parent)
 
 
 def _load(folder: Path) -> ImageDataset:
@@ -187,16 +188,6 @@ def _type_and_shape(array: NDArray[Any]) -> list[Any]:
 def _flush(file: Any) -> None:
     file.flush()
     os.fsync(file.fileno())
-
-
-def _flush_folder(folder: Path) -> None:
-    if os.name != "posix":  # elsewhere a folder cannot be opened
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
@@ -263,13 +254,11 @@ def _load_partition(file: Path) -> Partition | None:
 
 
 def _save_partition(partition: Partition, file: Path) -> None:
-    """Write a file under a temporary name and rename it."""
+    content = BytesIO()
+    sizes = np.array([len(part) for part in partition])
+    np.savez(content, indices=np.concatenate(partition), sizes=sizes)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_suffix(f".{uuid4().hex}.partial")
-        with partial.open("wb") as opened:
-            sizes = np.array([len(part) for part in partition])
-            np.savez(opened, indices=np.concatenate(partition), sizes=sizes)
-        partial.replace(file)
+        write_atomically(file, content.getvalue(), concurrent=True)
     except OSError as problem:
         log(WARNING, "The partition cannot be cached in %s: %s", file.parent, problem)

@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from filelock import FileLock, Timeout
-
 from flfa_app.experiments.cell_run import (
     RUNNING,
     CellRunner,
@@ -29,6 +27,7 @@ from flfa_app.experiments.store import Cell, GridResults, write_grid
 from flfa_app.launch.app_files import PROJECT
 from flfa_app.launch.processes import stop_processes
 from flfa_app.launch.superlink import SuperLink, running_superlink
+from flfa_app.results.files import exclusive_lock
 
 __all__ = ["CellEngine", "flower_engine", "locked_folder", "run_plan"]
 
@@ -151,13 +150,8 @@ def locked_folder(results: GridResults) -> Iterator[None]:
     """
     folder = results.folder
     folder.mkdir(parents=True, exist_ok=True)
-    try:
-        lock = FileLock(folder / ".lock").acquire(blocking=False)
-    except Timeout:
-        raise RuntimeError(
-            f"{folder} is in use by another call; wait for it, or use --out"
-        ) from None
-    with lock:
+    message = f"{folder} is in use by another call; wait for it, or use --out"
+    with exclusive_lock(folder, message):
         write_grid(results)
         _stop_leftovers(folder)
         shutil.rmtree(folder / RUNNING, ignore_errors=True)

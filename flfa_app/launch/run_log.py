@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from flfa_app.results.checkpoint import write_file
+from flfa_app.results.files import write_atomically
 
 __all__ = ["RunLog", "strip_colours"]
 
@@ -76,7 +76,7 @@ class RunLog:
         """Write all lines to a file; return a sentence that says where they are."""
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_file(file, "\n".join(self.lines).encode())
+            write_atomically(file, "\n".join(self.lines).encode())
         except OSError as problem:
             # The disk may be full. The error that ended the run has to be shown anyway.
             return (

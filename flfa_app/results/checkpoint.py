@@ -1,16 +1,14 @@
-"""Checkpoints of a run: complete and proven by a checksum, or not there.
+"""Checkpoints of a run, complete and verified by checksums.
 
-A checkpoint is two files, ``round-000012.safetensors`` with all arrays and
-``round-000012.json`` with everything else and the checksum of both. The second is
-written last. Nothing in them is code (no pickle).
+A checkpoint is two files: ``round-000012.safetensors`` with all arrays, and
+``round-000012.json`` with everything else and the checksums of both. The second file
+is written last and makes the checkpoint complete. Neither can contain code (no pickle).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import re
 from collections.abc import Mapping, Sequence
 from logging import WARNING
 from pathlib import Path
@@ -22,13 +20,17 @@ from flwr.common.logger import log
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from flfa_app.results.files import list_round_files, write_atomically
 from flfa_app.results.records import RoundRecord
 
-__all__ = ["Checkpoint", "CheckpointError", "Checkpoints", "round_files", "write_file"]
+__all__ = ["Checkpoint", "CheckpointError", "Checkpoints", "non_finite_arrays"]
 
 Arrays = dict[str, npt.NDArray[Any]]
 FORMAT = 1
+# Prefixes of array names in the safetensors file.
 MODEL, STRATEGY = "model/", "strategy/"
+# Keys of the JSON file that are not metadata of the run.
+OWN_KEYS = frozenset({"format", "round", "arrays", "arrays-sha256", "strategy", "rows"})
 
 
 class CheckpointError(RuntimeError):
@@ -41,15 +43,15 @@ class Checkpoint(NamedTuple):
     Parameters
     ----------
     server_round : int
-        The last round that is in it.
+        The last round it includes.
     model : dict[str, NDArray]
-        The global arrays.
+        The arrays of the global model.
     strategy_arrays, strategy_values : dict
-        What the strategy carries from round to round.
+        The state that the strategy carries from round to round.
     records : Sequence[RoundRecord]
-        The rounds so far.
-    about : dict[str, Any]
-        The run's config and what it needs to be the same run.
+        All rounds so far.
+    metadata : dict[str, Any]
+        The run config, and the nodes and data that a resumed run must have again.
     """
 
     server_round: int
@@ -57,7 +59,7 @@ class Checkpoint(NamedTuple):
     strategy_arrays: Arrays
     strategy_values: dict[str, Any]
     records: Sequence[RoundRecord]
-    about: dict[str, Any]
+    metadata: dict[str, Any]
 
 
 class Checkpoints:
@@ -66,9 +68,9 @@ class Checkpoints:
     Parameters
     ----------
     folder : Path
-        Made when the first one is written.
+        Created when the first checkpoint is written.
     keep : int
-        How many of the last ones to keep, besides the best.
+        Number of newest checkpoints to keep, in addition to that of the best round.
     """
 
     def __init__(self, folder: Path, keep: int = 1) -> None:
@@ -76,31 +78,31 @@ class Checkpoints:
         self.keep = keep
 
     @classmethod
-    def of(cls, run: Path, keep: int = 1) -> Checkpoints:
-        """Return the checkpoints of a run's directory."""
+    def of_run(cls, run: Path, keep: int = 1) -> Checkpoints:
+        """Return the checkpoints in a run directory."""
         return cls(run / "checkpoints", keep)
 
     def rounds(self) -> list[int]:
-        """Return the rounds of which there is a checkpoint, good or damaged."""
-        return sorted(round_files(self.folder, ".json"))
+        """Return the rounds that have a checkpoint, intact or damaged."""
+        return sorted(list_round_files(self.folder, ".json"))
 
     def path(self, server_round: int) -> Path:
-        """Return the file that makes a checkpoint complete."""
+        """Return the JSON file of a checkpoint, which makes it complete."""
         return self.folder / f"round-{server_round:06d}.json"
 
     def write(self, checkpoint: Checkpoint, best_round: int) -> Path:
-        """Write a checkpoint; delete those that are no longer kept.
+        """Write a checkpoint and delete the ones that need not be kept any longer.
 
         Raises
         ------
         CheckpointError
-            If a value is not finite: such a model is of no use to anyone.
+            If a value is not finite: no run could be resumed from such a model.
         """
         arrays = {
             **{MODEL + name: array for name, array in checkpoint.model.items()},
             **{STRATEGY + k: array for k, array in checkpoint.strategy_arrays.items()},
         }
-        if broken := not_finite(arrays):
+        if broken := non_finite_arrays(arrays):
             raise CheckpointError(
                 f"round {checkpoint.server_round} is not saved: {', '.join(broken)} "
                 "is not finite"
@@ -111,17 +113,17 @@ class Checkpoints:
         content = {
             "format": FORMAT,
             "round": checkpoint.server_round,
-            "arrays": [*arrays],  # in this order, which the other file does not keep
+            "arrays": [*arrays],  # their order, which safetensors does not preserve
             "arrays-sha256": hashlib.sha256(data).hexdigest(),
             "strategy": checkpoint.strategy_values,
             "rows": [record.to_json() for record in checkpoint.records],
-            **checkpoint.about,
+            **checkpoint.metadata,
         }
         text = json.dumps(
             {"content": content, "sha256": _checksum(content)}, allow_nan=False
         )
-        write_file(path.with_suffix(".safetensors"), data)
-        write_file(path, text.encode())
+        write_atomically(path.with_suffix(".safetensors"), data)
+        write_atomically(path, text.encode())
         self._delete_old(best_round)
         return path
 
@@ -132,7 +134,7 @@ class Checkpoints:
             stored = json.loads(path.read_text(encoding="utf-8"))
             content = stored["content"]
             if stored["sha256"] != _checksum(content):
-                raise CheckpointError(f"{path} is not what was written (checksum)")
+                raise CheckpointError(f"{path} is damaged: its checksum is wrong")
             if content["format"] != FORMAT:
                 raise CheckpointError(
                     f"{path} has the format {content['format']}; this version reads "
@@ -141,26 +143,25 @@ class Checkpoints:
             data = path.with_suffix(".safetensors").read_bytes()
             if content["arrays-sha256"] != hashlib.sha256(data).hexdigest():
                 raise CheckpointError(
-                    f"{path.with_suffix('.safetensors')} is not what was written "
-                    "(checksum)"
+                    f"{path.with_suffix('.safetensors')} is damaged: its checksum is "
+                    "wrong"
                 )
             loaded = load(data)
             arrays = {name: loaded[name] for name in content["arrays"]}
             records = [RoundRecord.from_json(row) for row in content["rows"]]
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as problem:
             raise CheckpointError(f"{path} cannot be read: {problem}") from problem
-        known = ("format", "round", "arrays", "arrays-sha256", "strategy", "rows")
         return Checkpoint(
             content["round"],
-            _part(arrays, MODEL),
-            _part(arrays, STRATEGY),
+            _without_prefix(arrays, MODEL),
+            _without_prefix(arrays, STRATEGY),
             content["strategy"],
             records,
-            {key: value for key, value in content.items() if key not in known},
+            {key: value for key, value in content.items() if key not in OWN_KEYS},
         )
 
     def newest(self) -> Checkpoint:
-        """Return the newest checkpoint that is whole; warn about those that are not.
+        """Return the newest intact checkpoint; warn about damaged newer ones.
 
         Raises
         ------
@@ -172,16 +173,13 @@ class Checkpoints:
             try:
                 return self.read(server_round)
             except CheckpointError as problem:
-                log(WARNING, "%s; the one before it is used", problem)
+                log(WARNING, "%s; the checkpoint before it is used", problem)
                 problems.append(str(problem))
-        raise CheckpointError(
-            "; ".join(
-                [f"there is no checkpoint to go on from in {self.folder}", *problems]
-            )
-        )
+        nothing = f"there is no checkpoint to resume from in {self.folder}"
+        raise CheckpointError("; ".join([nothing, *problems]))
 
-    def forget_after(self, server_round: int) -> None:
-        """Delete what comes after a round: the run will do it again."""
+    def delete_after(self, server_round: int) -> None:
+        """Delete the checkpoints of later rounds, which will be computed again."""
         for later in [r for r in self.rounds() if r > server_round]:
             self._delete(later)
 
@@ -192,12 +190,12 @@ class Checkpoints:
 
     def _delete(self, server_round: int) -> None:
         path = self.path(server_round)
-        path.unlink()  # first: what remains of it is no checkpoint
+        path.unlink()  # first: without this file the rest is no checkpoint
         path.with_suffix(".safetensors").unlink(missing_ok=True)
 
 
-def not_finite(arrays: Mapping[str, npt.NDArray[Any]]) -> list[str]:
-    """Name the arrays with nan or infinity."""
+def non_finite_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> list[str]:
+    """Return the names of the arrays that contain nan or infinity."""
     return [
         name
         for name, array in arrays.items()
@@ -205,41 +203,15 @@ def not_finite(arrays: Mapping[str, npt.NDArray[Any]]) -> list[str]:
     ]
 
 
-def round_files(folder: Path, suffix: str) -> dict[int, Path]:
-    """Return the files ``round-000012<suffix>`` by round; those of others are left."""
-    name = re.compile(rf"round-([0-9]{{6}}|[1-9][0-9]{{6,}}){re.escape(suffix)}")
-    found = ((name.fullmatch(path.name), path) for path in folder.glob("round-*"))
-    return {int(match[1]): path for match, path in found if match}
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write a file that is either complete and on the disk, or not there."""
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    try:
-        with unfinished.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    except OSError:
-        unfinished.unlink(missing_ok=True)  # a full disk needs the room
-        raise
-    # The name itself is on the disk when its folder is.
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
 def _checksum(content: Mapping[str, Any]) -> str:
     text = json.dumps(content, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _part(arrays: Mapping[str, npt.NDArray[Any]], start: str) -> Arrays:
+def _without_prefix(arrays: Mapping[str, npt.NDArray[Any]], prefix: str) -> Arrays:
+    """Return the arrays whose names have a prefix, named without it."""
     return {
-        name.removeprefix(start): array
+        name.removeprefix(prefix): array
         for name, array in arrays.items()
-        if name.startswith(start)
+        if name.startswith(prefix)
     }

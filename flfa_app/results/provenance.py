@@ -1,27 +1,37 @@
-"""Which version of the code made a run."""
+"""The versions of the code and of the packages that a run used."""
 
 from __future__ import annotations
 
+import platform
 import subprocess
+from importlib.metadata import version
 from pathlib import Path
 
-__all__ = ["SOURCE", "git_commit"]
+__all__ = ["SOURCE", "git_commit", "package_versions"]
 
 SOURCE = "FLFA_SOURCE"
 """The environment variable that names the checkout the app was started from."""
+PACKAGES = ("flwr", "flwr-datasets", "torch", "torchvision", "ray", "numpy", "medmnist")
+
+
+def package_versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that affect results."""
+    packages = {name: version(name) for name in PACKAGES}
+    return {"python": platform.python_version(), **packages}
 
 
 def git_commit(folder: Path) -> str | None:
     """Return the commit of the checkout in ``folder``, if this code comes from it.
 
-    Flower runs a copy of the app, without its history; the checkout is where ``make
-    run`` says, or where ``flwr run`` was called, unless the SuperLink was started
-    somewhere else. With changes that are not committed it ends with ``-dirty``.
+    Flower runs a copy of the app without its Git history. The checkout is the folder
+    that ``make run`` names, or the one where ``flwr run`` was called, unless the
+    SuperLink was started elsewhere. With uncommitted changes the commit ends with
+    ``-dirty``.
     """
-    here = Path(__file__)
-    # Flower copies the package as it is, so this file tells one version from another.
-    source = folder.joinpath(*here.parts[-3:])
-    if not source.is_file() or source.read_bytes() != here.read_bytes():
+    this_file = Path(__file__)
+    # Flower copies the package unchanged: a different copy is a different version.
+    source = folder.joinpath(*this_file.parts[-3:])
+    if not source.is_file() or source.read_bytes() != this_file.read_bytes():
         return None
     git = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40"]
     git += ["--exclude", "*"]  # the hash, not the name of a tag

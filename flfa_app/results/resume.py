@@ -1,4 +1,4 @@
-"""Which run to go on with, and whether it is the same run."""
+"""Which run to resume, and whether config and data allow it."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from flfa_app.config import AUTO, KEYS, RunConfig
 from flfa_app.data.dataset import ImageDataset
 from flfa_app.errors import ConfigError
 from flfa_app.results.checkpoint import Checkpoint, Checkpoints
+from flfa_app.results.run_directory import output_folder
 
-__all__ = ["about_data", "check_goes_on", "check_same_run", "run_to_resume"]
+__all__ = ["check_resumable", "check_unchanged", "describe_data", "find_run_to_resume"]
 
 MAY_CHANGE = {name for name, key in KEYS.items() if key.may_change_on_resume}
 
 
-def run_to_resume(config: RunConfig) -> Path | None:
-    """Return the directory of the run to go on with; None to begin a new one.
+def find_run_to_resume(config: RunConfig) -> Path | None:
+    """Return the directory of the run to resume; None to start a new run.
 
     Raises
     ------
     ConfigError
-        If ``resume`` names a directory that is no run's.
+        If ``resume`` names a directory that is not that of a run.
     """
     if not config.resume:
         return None
     if config.resume == AUTO:
-        return _newest_unfinished(config)
+        return _newest_unfinished_run(config)
     path = Path(config.resume).expanduser().resolve()
     if not (path / "config.json").is_file():
         raise ConfigError(
@@ -38,25 +39,59 @@ def run_to_resume(config: RunConfig) -> Path | None:
     return path
 
 
-def check_same_run(
-    path: Path,
-    before: Mapping[str, Any],
-    now: Mapping[str, Any],
-    of: str = "run-config",
+def check_resumable(
+    path: Path, checkpoint: Checkpoint, config: RunConfig, data: Mapping[str, Any]
 ) -> None:
-    """Raise :class:`ConfigError` with every value that makes it another run."""
-    if different := differences(before, now):
+    """Raise :class:`ConfigError` if this config or data cannot continue a run.
+
+    Parameters
+    ----------
+    path : Path
+        The directory of the run, for the error text.
+    checkpoint : Checkpoint
+        Its newest checkpoint.
+    config : RunConfig
+        The current config.
+    data : Mapping[str, Any]
+        The current data set, as :func:`describe_data` returns it.
+    """
+    previous = checkpoint.metadata
+    check_unchanged(path, previous["run-config"], config.as_keys(), "run-config")
+    check_unchanged(path, previous.get("data", {}), data, "data set")
+    if config.num_server_rounds < checkpoint.server_round:
+        raise ConfigError(
+            f"num-server-rounds is {config.num_server_rounds}, but {path} has "
+            f"completed {checkpoint.server_round} rounds; raise it, or start a new run "
+            '(resume = "")'
+        )
+
+
+def check_unchanged(
+    path: Path, previous: Mapping[str, Any], current: Mapping[str, Any], subject: str
+) -> None:
+    """Raise :class:`ConfigError` with every value that must not have changed.
+
+    Parameters
+    ----------
+    path : Path
+        The directory of the run, for the error text.
+    previous, current : Mapping[str, Any]
+        The values of the run so far and of this attempt to resume it.
+    subject : str
+        What the values describe, for the error text.
+    """
+    if changes := _changed_values(previous, current):
         lines = "\n".join(
-            f"  - {key} was {old!r} and is {new!r}" for key, old, new in different
+            f"  - {key} was {old!r} and is {new!r}" for key, old, new in changes
         )
         raise ConfigError(
-            f'{path} cannot go on with another {of}; begin a new run (resume = "") '
-            f"or use its values:\n{lines}"
+            f"{path} cannot be resumed with another {subject}; start a new run "
+            f'(resume = "") or use its values:\n{lines}'
         )
 
 
-def about_data(images: ImageDataset) -> dict[str, Any]:
-    """Return what tells a data set from another one, for the checkpoint."""
+def describe_data(images: ImageDataset) -> dict[str, Any]:
+    """Return the properties by which a resumed run recognises its data set."""
     return {
         **images.description.to_config(),
         "training-images": len(images.train_labels),
@@ -64,45 +99,30 @@ def about_data(images: ImageDataset) -> dict[str, Any]:
     }
 
 
-def check_goes_on(
-    path: Path, checkpoint: Checkpoint, config: RunConfig, data: Mapping[str, Any]
-) -> None:
-    """Raise :class:`ConfigError` if a run cannot go on with this config and data."""
-    about = checkpoint.about
-    check_same_run(path, about["run-config"], config.as_keys())
-    check_same_run(path, about.get("data", {}), data, "data set")
-    if config.num_server_rounds < checkpoint.server_round:
-        raise ConfigError(
-            f"num-server-rounds is {config.num_server_rounds}, but {path} has done "
-            f"{checkpoint.server_round} rounds; raise it, or begin a new run "
-            '(resume = "")'
-        )
-
-
-def differences(
-    before: Mapping[str, Any], now: Mapping[str, Any]
+def _changed_values(
+    previous: Mapping[str, Any], current: Mapping[str, Any]
 ) -> list[tuple[str, Any, Any]]:
-    """Return the keys that make two configs two runs, with both values."""
-    # A key that the older version did not have is none it could have set.
+    """Return the keys that make it a different run, with both values."""
+    # A key that an older version did not have yet cannot have been set differently.
     return [
-        (key, before[key], value)
-        for key, value in now.items()
-        if key not in MAY_CHANGE and key in before and before[key] != value
+        (key, previous[key], value)
+        for key, value in current.items()
+        if key not in MAY_CHANGE and key in previous and previous[key] != value
     ]
 
 
-def _newest_unfinished(config: RunConfig) -> Path | None:
-    """Return the last run with this config that has a checkpoint and no summary."""
-    parent = Path(config.output_dir or "runs").expanduser().resolve()
-    found = []
-    for file in parent.glob("*/config.json"):
+def _newest_unfinished_run(config: RunConfig) -> Path | None:
+    """Return the newest run with this config that has a checkpoint and no summary."""
+    candidates = []
+    for file in output_folder(config).glob("*/config.json"):
         run = file.parent
-        if (run / "summary.json").exists() or not Checkpoints.of(run).rounds():
+        if (run / "summary.json").exists() or not Checkpoints.of_run(run).rounds():
             continue
         try:
-            before = json.loads(file.read_text(encoding="utf-8"))["run-config"]
+            previous = json.loads(file.read_text(encoding="utf-8"))["run-config"]
         except (ValueError, KeyError):
-            continue  # half-written by something else than this app
-        if not differences(before, config.as_keys()):
-            found.append(run)
-    return max(found, key=lambda run: run.name, default=None)
+            continue  # not written by this app, which writes the file atomically
+        if not _changed_values(previous, config.as_keys()):
+            candidates.append(run)
+    # The name of a run directory begins with the time of its start.
+    return max(candidates, key=lambda run: run.name, default=None)

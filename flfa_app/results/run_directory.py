@@ -1,16 +1,13 @@
-"""The output directory of a run: what it was, how it went, what came out."""
+"""The directory of a run: its config, rounds, summary, models and plots."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import platform
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from hashlib import sha256
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,115 +15,115 @@ from safetensors.torch import save
 from torch import Tensor
 
 from flfa_app.config import RunConfig
-from flfa_app.results.checkpoint import write_file
+from flfa_app.results.files import (
+    append_line,
+    exclusive_lock,
+    write_atomically,
+    write_json,
+)
 from flfa_app.results.metrics import METRICS, FinishedRun
-from flfa_app.results.provenance import SOURCE, git_commit
-from flfa_app.results.records import RoundRecord, replace_non_finite
+from flfa_app.results.provenance import SOURCE, git_commit, package_versions
+from flfa_app.results.records import RoundRecord
+from flfa_app.results.round_metrics import first_cosines
 
-__all__ = ["RunDirectory"]
-
-PACKAGES = ("flwr", "flwr-datasets", "torch", "torchvision", "ray", "numpy", "medmnist")
+__all__ = ["RunDirectory", "output_folder"]
 
 
 class RunDirectory:
-    """``config.json``, ``metrics.jsonl``, ``summary.json``, model and pictures."""
+    """The files of a run, and its rounds so far.
+
+    Attributes
+    ----------
+    path : Path
+        The directory.
+    model : str
+        The run config's key ``model``.
+    records : list[RoundRecord]
+        The rounds in ``metrics.jsonl``.
+    lost_models : set[int]
+        Rounds before a resumption whose models have no intact checkpoint.
+    """
 
     def __init__(self, path: Path, model: str) -> None:
         self.path = path
         self.model = model
         self.records: list[RoundRecord] = []
         self.lost_models: set[int] = set()
-        """Rounds before a resumption of whose models there is no good checkpoint."""
 
     @classmethod
     def create(cls, config: RunConfig, run_id: int) -> RunDirectory:
-        """Make the directory of a new run."""
+        """Create the directory of a new run."""
         arm = "bp" if config.flfa == "none" else config.flfa
         started = datetime.now().strftime("%Y%m%d-%H%M%S")
         name = f"{started}-{config.dataset}-{config.model}-{config.algorithm}-{arm}"
-        parent = Path(config.output_dir or "runs").expanduser().resolve()
-        run = cls(parent / f"{name}-s{config.seed}-{run_id}", config.model)
+        path = output_folder(config) / f"{name}-s{config.seed}-{run_id}"
         try:
-            run.path.mkdir(parents=True)
+            path.mkdir(parents=True)
         except OSError as problem:
             raise RuntimeError(
-                f"output-dir: cannot create {run.path} ({problem.strerror}); set "
+                f"output-dir: cannot create {path} ({problem.strerror}); set "
                 "output-dir to a folder that can be written"
             ) from problem
-        return run
+        return cls(path, config.model)
 
     @property
     def short_name(self) -> str:
-        """When it began, and what tells it from others: always as long."""
-        return (
-            f"{self.path.name[:15]}-{sha256(self.path.name.encode()).hexdigest()[:8]}"
-        )
+        """Start time and a hash of the directory's name, always 24 characters."""
+        name = self.path.name
+        return f"{name[:15]}-{sha256(name.encode()).hexdigest()[:8]}"
 
-    @contextmanager
-    def in_use(self) -> Iterator[None]:
-        """Keep others from going on with the same run at the same time."""
-        with (self.path / ".lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise RuntimeError(
-                    f"{self.path} is in use by another run; wait for it or stop it"
-                ) from None
-            yield
+    def lock(self) -> AbstractContextManager[None]:
+        """Keep other processes from resuming the same run at the same time."""
+        message = f"{self.path} is in use by another run; wait for it or stop it"
+        return exclusive_lock(self.path, message)
 
     def write_config(
-        self, config: RunConfig, run_id: int, more: Mapping[str, Any]
+        self, config: RunConfig, run_id: int, metadata: Mapping[str, Any]
     ) -> None:
-        """Write the resolved config, and what is needed to do it again."""
-        versions = {name: version(name) for name in PACKAGES}
-        about = {
+        """Write ``config.json``: everything that is needed to repeat the run.
+
+        Parameters
+        ----------
+        config : RunConfig
+            The run config with all defaults.
+        run_id : int
+            Flower's id. A resumed run has several.
+        metadata : Mapping[str, Any]
+            Facts about nodes, data and model.
+        """
+        content = {
             "run-config": config.as_keys(),
-            **more,
-            # Of Flower's; more than one if the run was resumed.
-            "run-ids": [*self.config().get("run-ids", ()), str(run_id)],
-            "versions": {"python": platform.python_version(), **versions},
+            **metadata,
+            "run-ids": [*self._read_config().get("run-ids", ()), str(run_id)],
+            "versions": package_versions(),
             "git-commit": git_commit(Path(os.environ.get(SOURCE, "."))),
         }
-        self._write_json("config.json", about)
+        write_json(self.path / "config.json", content)
 
-    def config(self) -> dict[str, Any]:
-        """Return what :meth:`write_config` has written before, if it has."""
+    def _read_config(self) -> dict[str, Any]:
         file = self.path / "config.json"
-        read: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
-        return read
+        content: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+        return content
 
-    def go_back_to(self, records: Iterable[RoundRecord]) -> None:
-        """Leave the rounds of a checkpoint in ``metrics.jsonl`` and forget the rest."""
-        for made_at_the_end in ("summary.json", "model.safetensors"):
-            (self.path / made_at_the_end).unlink(missing_ok=True)
+    def restore(self, records: Iterable[RoundRecord]) -> None:
+        """Go back to the rounds of a checkpoint; delete the files of a finished run."""
+        for name in ("summary.json", "model.safetensors"):
+            (self.path / name).unlink(missing_ok=True)
         self.records = [*records]
         lines = "".join(record.to_line() for record in self.records)
-        write_file(self.path / "metrics.jsonl", lines.encode())
+        write_atomically(self.path / "metrics.jsonl", lines.encode())
 
     def add_round(self, record: RoundRecord) -> None:
-        """Append a line to ``metrics.jsonl``; it is on disk when this returns.
-
-        Where it cannot be, on a full disk, no part of it is.
-        """
-        path = self.path / "metrics.jsonl"
-        length = path.stat().st_size if path.exists() else 0
-        try:
-            with path.open("a", encoding="utf-8") as file:
-                file.write(record.to_line())
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError:
-            # After the file is closed, which tries once more to write the rest.
-            if path.exists():
-                os.truncate(path, length)
-            raise
+        """Append a round to ``metrics.jsonl``; it is on the disk when this returns."""
+        append_line(self.path / "metrics.jsonl", record.to_line())
         self.records.append(record)
 
     @property
     def best_round(self) -> int:
         """The first round with the highest accuracy; 0 before the first evaluation.
 
-        Of those whose models are there: it is the round of ``best_model.safetensors``.
+        Rounds whose models are lost do not count: it is the round of
+        ``best_model.safetensors``.
         """
         accuracies = {
             record.server_round: record.evaluation.accuracy
@@ -138,9 +135,9 @@ class RunDirectory:
     def save_model(
         self, state_dict: Mapping[str, Tensor], name: str = "model.safetensors"
     ) -> None:
-        """Write the global model."""
+        """Write a model; safetensors refuses tensors that are not contiguous."""
         tensors = {name: tensor.contiguous() for name, tensor in state_dict.items()}
-        write_file(self.path / name, save(tensors))
+        write_atomically(self.path / name, save(tensors))
 
     def write_summary(
         self, *, no_op_rounds: int | None, stopped_early: str | None, seconds: float
@@ -158,9 +155,37 @@ class RunDirectory:
             seconds=seconds,
         )
         summary = {key: spec.of_run(run) for key, spec in METRICS.items()}
-        self._write_json("summary.json", summary)
+        write_json(self.path / "summary.json", summary)
         return summary
 
-    def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
-        text = json.dumps(replace_non_finite(content), indent=2, allow_nan=False)
-        write_file(self.path / name, f"{text}\n".encode())
+    def plot_rounds(self, config: RunConfig) -> None:
+        """Plot accuracy, drift, layer scores and, if round 1 has scores, cosines."""
+        # Importing matplotlib takes long, and plots may be switched off.
+        from flfa_app.results import plots
+
+        run = (config.dataset, config.model, config.algorithm, f"flfa={config.flfa}")
+        title = ", ".join(run)
+        plots.plot_progress(self.records, self.path / "progress.png", title=title)
+        plots.plot_scores(self.records, self.path / "scores.png", title=title)
+        if first_cosines(self.records):
+            plots.plot_cosines(self.records, self.path / "cosines.png", title=title)
+
+    def plot_partition(
+        self, label_counts: Sequence[Sequence[int]], class_names: Sequence[str]
+    ) -> None:
+        """Plot the number of samples of each class (columns) on each client (rows).
+
+        Without the counts of every client there is no plot: they need not report them.
+        """
+        if not all(label_counts):
+            return
+        from flfa_app.results import plots
+
+        title = f"Training images of the {len(label_counts)} clients"
+        path = self.path / "partition.png"
+        plots.plot_partition(label_counts, path, title=title, class_names=class_names)
+
+
+def output_folder(config: RunConfig) -> Path:
+    """Return the folder that holds the directories of runs: ``runs`` by default."""
+    return Path(config.output_dir or "runs").expanduser().resolve()

@@ -22,7 +22,7 @@ from flwr.common.logger import log
 from clients.feedback.diagnostics import ANGLE, ERROR
 from flfa_app.arrays import with_dtypes_of
 from flfa_app.config import RunConfig
-from flfa_app.results.checkpoint import not_finite
+from flfa_app.results.checkpoint import non_finite_arrays
 from flfa_app.results.records import Evaluation, RoundRecord, Timing, Traffic
 from flfa_app.server.round import RoundTrainer
 from strategies import LayerSelection, ServerState
@@ -134,7 +134,7 @@ def _train_round(
         raise RuntimeError(f"round {server_round}: nothing to aggregate")
     arrays = with_dtypes_of(arrays, aggregated)
     aggregate_seconds = _seconds_since(begin)
-    if invalid := not_finite(DecodedArrays(arrays)):
+    if invalid := non_finite_arrays(DecodedArrays(arrays)):
         raise RuntimeError(
             f"round {server_round}: {', '.join(invalid)} of the new model is not "
             "finite, though all updates were; set max-update-norm"

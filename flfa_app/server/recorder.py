@@ -12,7 +12,6 @@ from flwr.common.logger import log
 from flfa_app.arrays import to_tensors
 from flfa_app.config import RunConfig
 from flfa_app.results.checkpoint import Checkpoint, CheckpointError, Checkpoints
-from flfa_app.results.pictures import plot_rounds
 from flfa_app.results.records import RoundRecord
 from flfa_app.results.run_directory import RunDirectory
 from flfa_app.server.client_history import ClientHistory
@@ -100,7 +99,7 @@ class Recorder:
         if self._best_arrays is not None:
             run.save_model(to_tensors(self._best_arrays), "best_model.safetensors")
         if self._config.pictures:
-            plot_rounds(run, self._config)
+            run.plot_rounds(self._config)
         return run.write_summary(
             no_op_rounds=num_no_op_rounds(self._config, strategy.layers, run.records),
             stopped_early=self.stop_reason,

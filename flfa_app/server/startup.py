@@ -17,7 +17,7 @@ from flfa_app.errors import ConfigError
 from flfa_app.methods import ALGORITHMS
 from flfa_app.preflight import Prepared
 from flfa_app.results.checkpoint import Checkpoint
-from flfa_app.results.resume import about_data, check_goes_on, check_same_run
+from flfa_app.results.resume import check_resumable, check_unchanged, describe_data
 from flfa_app.server.nodes import NodeRegistry, wait_for_nodes
 from flfa_app.server.sampling import num_participants
 from flfa_app.server.simulation_engine import is_simulation
@@ -70,9 +70,9 @@ def start_run(
     ConfigError
         If config, data or nodes do not fit the run that is to be resumed.
     """
-    data = about_data(prepared.images)
+    data = describe_data(prepared.images)
     if checkpoint is not None:
-        check_goes_on(run_path, checkpoint, config, data)
+        check_resumable(run_path, checkpoint, config, data)
     registry = _run_nodes(grid, config, prepared, run_path, checkpoint)
     parameters = [name for name, _ in prepared.model.named_parameters()]
     strategy = _build_strategy(config, prepared, parameters, len(registry.nodes))
@@ -130,7 +130,7 @@ def _run_nodes(
     )
     if checkpoint is not None:
         _match_resumed_run(
-            registry, _node_metadata(grid, registry), checkpoint.about, run_path
+            registry, _node_metadata(grid, registry), checkpoint.metadata, run_path
         )
     _check_num_nodes(registry, config)
     if not config.max_examples and not is_simulation(grid):
@@ -160,9 +160,9 @@ def _match_resumed_run(
     """Add the resumed run's missing partitions; refuse nodes that do not fit it."""
     if NUM_PARTITIONS in previous:
         same = {NUM_PARTITIONS: current[NUM_PARTITIONS]}
-        check_same_run(run_path, previous, same, "division of the data")
+        check_unchanged(run_path, previous, same, "division of the data")
     if PARTITIONS not in current or PARTITIONS not in previous:
-        check_same_run(run_path, previous, {NODES: current[NODES]}, "number of nodes")
+        check_unchanged(run_path, previous, {NODES: current[NODES]}, "number of nodes")
         return
     if new := sorted(map(int, current[PARTITIONS].keys() - previous[PARTITIONS])):
         raise ConfigError(

@@ -20,8 +20,8 @@ from flfa_app.results.checkpoint import (
     Checkpoint,
     CheckpointError,
     Checkpoints,
-    write_file,
 )
+from flfa_app.results.files import write_atomically
 from flfa_app.results.records import RoundRecord
 from flfa_app.results.run_directory import RunDirectory
 from flfa_app.server import loop as rounds
@@ -117,14 +117,14 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "x"
-    write_file(file, b"old")
+    write_atomically(file, b"old")
 
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        write_file(file, b"new")
+        write_atomically(file, b"new")
     assert file.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["x"]
 
@@ -158,7 +158,7 @@ def test_a_checkpoint_is_finite_or_not_written(
         kept.model["w"], [1.0, 1.0 if where == "model" else 2.0]
     )
     assert kept.model["n"].shape == ()
-    assert kept.about == {"nodes": 4}
+    assert kept.metadata == {"nodes": 4}
 
 
 def test_an_average_that_is_not_finite_ends_the_run(

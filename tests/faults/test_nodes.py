@@ -140,7 +140,7 @@ def test_other_data_is_refused(tmp_path: Path) -> None:
     keys = KEYS | {"dataset": "files", "data-dir": str(files[0])}
     first = run_app(tmp_path / "runs", keys)
     again = keys | {"resume": str(first), "num-server-rounds": 5}
-    with pytest.raises(ConfigError, match="cannot go on with another data set"):
+    with pytest.raises(ConfigError, match="cannot be resumed with another data set"):
         run_app(tmp_path / "runs", again | {"data-dir": str(files[1])})
     (copy := tmp_path / "copy.npz").write_bytes(files[0].read_bytes())
     last = run_app(tmp_path / "runs", again | {"data-dir": str(copy)}, new_folder=False)
@@ -151,7 +151,7 @@ def test_fewer_rounds_than_have_been_done_are_refused(
     stopped: Path, tmp_path: Path
 ) -> None:
     grid = Hospital(tmp_path, (0, 1, 2, 5), default_keys())
-    with pytest.raises(ConfigError, match=r"num-server-rounds is 1, .* has done 2"):
+    with pytest.raises(ConfigError, match=r"num-server-rounds is 1, .* completed 2"):
         run(grid, stopped.parent, {"resume": str(stopped), "num-server-rounds": 1})
 
 

@@ -167,7 +167,7 @@ def test_a_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
 
 def test_a_run_without_checkpoint_cannot_go_on(tmp_path: Path) -> None:
     stopped = cut_off(tmp_path, BATCH | {"checkpoint-every": 0}, in_round=3)
-    with pytest.raises(CheckpointError, match="there is no checkpoint to go on from"):
+    with pytest.raises(CheckpointError, match="there is no checkpoint to resume from"):
         run_app(tmp_path, BATCH | {"resume": str(stopped)})
 
 
@@ -200,7 +200,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_used(
         about.write_text(about.read_text().replace('"seed": 0', '"seed": 1'))
     resumed(stopped, keys)
     assert "round-000004" in caplog.text
-    assert "the one before it is used" in caplog.text
+    assert "the checkpoint before it is used" in caplog.text
     assert_same(whole, stopped)
 
 
@@ -332,7 +332,7 @@ def test_files_that_are_named_nearly_like_checkpoints_are_left_alone(
     ]
     for copy in copies:
         copy.write_text("not ours")
-    assert Checkpoints.of(stopped).rounds() == [1, 2]
+    assert Checkpoints.of_run(stopped).rounds() == [1, 2]
     auto = keys | {"resume": "auto"}
     assert run_app(stopped.parent, auto, new_folder=False) == stopped
     for copy in copies:

@@ -1,4 +1,4 @@
-"""Pictures of a run: progress, layer scores, cosines and the data partition."""
+"""Plots of a run: progress, layer scores, cosines and the data partition."""
 
 from flfa_app.results.plots.cosines import plot_cosines
 from flfa_app.results.plots.partition import plot_partition

@@ -1,4 +1,4 @@
-"""The distribution of the layers' agreement in round 1."""
+"""Plot of the distribution of the layers' agreement in round 1."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,7 +31,7 @@ def plot_cosines(records: Sequence[RoundRecord], path: Path, *, title: str) -> N
     path
         PNG file to write; missing folders are created.
     title
-        Heading of the picture.
+        Heading of the figure.
     """
     save(_cosines_figure(records, title), path)
 
@@ -42,7 +42,7 @@ def _cosines_figure(records: Sequence[RoundRecord], title: str) -> Figure:
         return message_figure("no layer scores in round 1", title)
     counts, edges = cosine_histogram(cosines)
     fig = new_figure(8, 4, title)
-    # The strokes have a strip of their own: inside the bars they would be hard to see.
+    # The strokes have their own axes: over the bars they would be hard to see.
     ax, strip = fig.subplots(2, 1, sharex=True, height_ratios=[8, 1])
     ax.bar(
         edges[:-1], counts, edges[1:] - edges[:-1], align="edge", color=BLUE, ec="white"
@@ -54,8 +54,8 @@ def _cosines_figure(records: Sequence[RoundRecord], title: str) -> Figure:
     ax.grid(axis="y", color="0.85", linewidth=0.6)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
-    look: dict[str, Any] = {"colors": VERMILLION, "linewidths": 1.5}
-    strip.eventplot([cosines], lineoffsets=0.5, linelengths=0.8, **look)
+    style: dict[str, Any] = {"colors": VERMILLION, "linewidths": 1.5}
+    strip.eventplot([cosines], lineoffsets=0.5, linelengths=0.8, **style)
     strip.set_ylim(0, 1)
     strip.set_yticks([])
     strip.spines[["top", "left", "right"]].set_visible(False)

@@ -1,7 +1,7 @@
-"""What all pictures share.
+"""Figures, text sizes and axes that all plots share.
 
 The server runs in a non-main thread, where pyplot's global state and GUI backends are
-unsafe; every picture is a free-standing `Figure` drawn with Agg.
+unsafe. Every plot is a separate `Figure` drawn with Agg.
 """
 
 import math
@@ -17,8 +17,8 @@ from matplotlib.ticker import MaxNLocator
 
 BLUE, VERMILLION = "#0072B2", "#D55E00"  # Okabe-Ito
 TEXT, SMALL = 11, 9  # font sizes in points
-LINE = 1.4 * SMALL  # points that one line of tick labels takes
-MAP: dict[str, Any] = {"aspect": "auto", "interpolation": "nearest"}
+LINE_HEIGHT = 1.4 * SMALL  # points that one line of tick labels takes
+HEAT_MAP: dict[str, Any] = {"aspect": "auto", "interpolation": "nearest"}
 _DPI = 130
 
 
@@ -32,11 +32,11 @@ def new_figure(width: float, height: float, title: str) -> Figure:
 
 
 def message_figure(message: str, title: str) -> Figure:
-    """Return a picture that says why there is nothing to see."""
+    """Return a figure with a message instead of data."""
     fig = new_figure(7, 3, title)
     ax = fig.subplots()
     ax.set_axis_off()
-    centred(ax, message)
+    add_centred_text(ax, message)
     return fig
 
 
@@ -46,30 +46,31 @@ def save(fig: Figure, path: Path) -> None:
     fig.savefig(path, format="png", dpi=_DPI)
 
 
-def centred(ax: Axes, message: str) -> None:
+def add_centred_text(ax: Axes, message: str) -> None:
     """Write a message into the middle of empty axes."""
-    look: dict[str, Any] = {"ha": "center", "va": "center", "color": "0.3"}
-    ax.text(0.5, 0.5, message, transform=ax.transAxes, fontsize=TEXT + 1, **look)
+    style: dict[str, Any] = {"ha": "center", "va": "center", "color": "0.3"}
+    ax.text(0.5, 0.5, message, transform=ax.transAxes, fontsize=TEXT + 1, **style)
 
 
-def round_axis(ax: Axes) -> None:
+def label_round_axis(ax: Axes) -> None:
     """Label the x axis as rounds, with whole numbers only."""
     steps = [1, 2, 5, 10]
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, steps=steps))
     ax.set_xlabel("round", fontsize=TEXT)
 
 
-def tick_step(need: float) -> int:
-    """Return the round number of cells per label that is at least `need`."""
-    return next(step for step in (1, 2, 5, 10, 20, 50, math.ceil(need)) if step >= need)
+def tick_step(minimum: float) -> int:
+    """Return the smallest convenient number of cells per label, at least `minimum`."""
+    steps = (1, 2, 5, 10, 20, 50, math.ceil(minimum))
+    return next(step for step in steps if step >= minimum)
 
 
 def text_width(texts: Sequence[str]) -> float:
-    """Return the points the widest of the texts takes."""
+    """Return an estimate of the width of the widest text, in points."""
     return 0.65 * SMALL * max(map(len, texts)) + 4
 
 
-def short(name: str) -> str:
-    """Return a name that fits beside an axis."""
-    # The end of a dotted layer name is what tells it from its neighbours.
+def shorten_layer_name(name: str) -> str:
+    """Return at most 30 characters of a name, for an axis."""
+    # Neighbouring layers differ in the end of their dotted names.
     return name if len(name) <= 30 else "…" + name[-29:]

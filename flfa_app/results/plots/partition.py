@@ -1,4 +1,4 @@
-"""Who holds how many samples of which class."""
+"""Plot of the number of samples of each class on each client."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from flfa_app.results.plots.figure import (
     BLUE,
-    LINE,
-    MAP,
+    HEAT_MAP,
+    LINE_HEIGHT,
     SMALL,
     TEXT,
     message_figure,
@@ -41,7 +41,7 @@ def plot_partition(
     path
         PNG file to write; missing folders are created.
     title
-        Heading of the picture.
+        Heading of the figure.
     class_names
         One name per class; the class indices by default.
     """
@@ -63,26 +63,28 @@ def _partition_figure(
     cell = (72 * width / n_classes, 72 * height / n_clients)
     fig = new_figure(width + 3.5, height + 1.6, title)
     ax, sizes = fig.subplots(1, 2, sharey=True, width_ratios=[width, 1.2])
-    # Most counts of a skewed split are small: a linear scale would hide them.
+    # In a skewed partition most counts are small; a linear scale would hide them.
     norm = PowerNorm(0.5, vmin=0, vmax=max(1, table.max()))
-    # Classes a client lacks stay blank: they are what one looks for first.
-    image = ax.imshow(np.ma.masked_equal(table, 0), cmap="viridis_r", norm=norm, **MAP)
+    # Classes that a client does not have stay blank, so that they stand out.
+    image = ax.imshow(
+        np.ma.masked_equal(table, 0), cmap="viridis_r", norm=norm, **HEAT_MAP
+    )
     bar = fig.colorbar(image, ax=[ax, sizes], pad=0.02, aspect=30)
     bar.set_label("samples (root scale)", fontsize=TEXT)
     _draw_counts(ax, table, cell)
     _label_classes(ax, names, cell[0])
-    ax.set_yticks(range(0, n_clients, tick_step(LINE / cell[1])))
+    ax.set_yticks(range(0, n_clients, tick_step(LINE_HEIGHT / cell[1])))
     ax.set_ylabel("client (partition id)", fontsize=TEXT)
     _draw_sizes(sizes, table.sum(axis=1))
     return fig
 
 
-def _label_classes(ax: Axes, names: list[str], room: float) -> None:
+def _label_classes(ax: Axes, names: list[str], cell_width: float) -> None:
     names = [name if len(name) <= 20 else f"{name[:19]}…" for name in names]
-    flat = text_width(names) <= room
-    step = 1 if flat else tick_step(LINE / room)
+    horizontal = text_width(names) <= cell_width
+    step = 1 if horizontal else tick_step(LINE_HEIGHT / cell_width)
     ax.set_xticks(range(0, len(names), step), names[::step], fontsize=SMALL)
-    ax.tick_params(axis="x", labelrotation=0 if flat else 90)
+    ax.tick_params(axis="x", labelrotation=0 if horizontal else 90)
     ax.set_xlabel("class (blank cell: no samples)", fontsize=TEXT)
 
 
@@ -95,10 +97,10 @@ def _draw_sizes(ax: Axes, totals: NDArray[np.int64]) -> None:
 
 
 def _draw_counts(ax: Axes, table: NDArray[np.int64], cell: tuple[float, float]) -> None:
-    if text_width([str(table.max())]) > cell[0] or cell[1] < LINE:
+    if text_width([str(table.max())]) > cell[0] or cell[1] < LINE_HEIGHT:
         return
     for row, column in np.argwhere(table):
         count = int(table[row, column])
-        ink = "white" if count > table.max() / 4 else "black"
-        look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SMALL}
-        ax.text(column, row, str(count), color=ink, **look)
+        colour = "white" if count > table.max() / 4 else "black"
+        style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SMALL}
+        ax.text(column, row, str(count), color=colour, **style)

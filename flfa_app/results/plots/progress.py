@@ -1,4 +1,4 @@
-"""Accuracy and drift over the rounds."""
+"""Plot of accuracy and drift over the rounds."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -12,9 +12,9 @@ from flfa_app.results.plots.figure import (
     SMALL,
     TEXT,
     VERMILLION,
-    centred,
+    add_centred_text,
+    label_round_axis,
     new_figure,
-    round_axis,
     save,
 )
 from flfa_app.results.records import RoundRecord
@@ -30,7 +30,7 @@ def plot_progress(records: Sequence[RoundRecord], path: Path, *, title: str) -> 
     path
         PNG file to write; missing folders are created.
     title
-        Heading of the picture.
+        Heading of the figure.
     """
     save(_progress_figure(records, title), path)
 
@@ -50,7 +50,7 @@ def _progress_figure(records: Sequence[RoundRecord], title: str) -> Figure:
         best_round, best = max(accuracy, key=lambda point: point[1])
         note = f"best {best:.1f} % (round {best_round}), last {accuracy[-1][1]:.1f} %"
         top.set_title(note, loc="right", fontsize=SMALL + 1)
-    round_axis(bottom)
+    label_round_axis(bottom)
     return fig
 
 
@@ -66,8 +66,8 @@ def _draw_line(
     ax.spines[["top", "right"]].set_visible(False)
     if not points:
         ax.set_yticks([])
-        centred(ax, f"no {label.removesuffix(' (%)')} recorded")
-    # Dots show which rounds were measured; past some number they only smear.
-    dot = "o" if len(points) <= 60 else ""
+        add_centred_text(ax, f"no {label.removesuffix(' (%)')} recorded")
+    # Dots show which rounds were measured; too many would overlap.
+    marker = "o" if len(points) <= 60 else ""
     x, y = [r for r, _ in points], [value for _, value in points]
-    ax.plot(x, y, color=color, linewidth=1.8, marker=dot, markersize=4.5)
+    ax.plot(x, y, color=color, linewidth=1.8, marker=marker, markersize=4.5)

@@ -1,4 +1,4 @@
-"""The agreement of every layer, round by round, with the chosen layers marked."""
+"""Plot of every layer's agreement by round, with the selected layers marked."""
 
 import math
 from collections.abc import Sequence
@@ -13,31 +13,34 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from flfa_app.results.plots.figure import (
-    LINE,
-    MAP,
+    HEAT_MAP,
+    LINE_HEIGHT,
     SMALL,
     TEXT,
+    label_round_axis,
     message_figure,
     new_figure,
-    round_axis,
     save,
-    short,
+    shorten_layer_name,
     tick_step,
 )
 from flfa_app.results.records import RoundRecord
 
-# Hatching tells a missing score from the map even without colour vision.
-_GAP: dict[str, Any] = {"facecolor": "0.75", "edgecolor": "0.5", "hatch": "////"}
+# Hatching distinguishes missing scores from dark cells without relying on colour.
+_NO_SCORE: dict[str, Any] = {"facecolor": "0.75", "edgecolor": "0.5", "hatch": "////"}
 _MARK: dict[str, Any] = {"marker": "s", "mfc": "white", "mec": "black", "ls": ""}
 
 
 class _ScoreTable(NamedTuple):
-    """Layers x rounds view of the log; `marks` holds (round, row) pairs."""
+    """Scores as an array of layers x rounds.
+
+    `selected` has the (round, row) of each selected layer.
+    """
 
     layers: list[str]
     first_round: int
     z: NDArray[np.float64]
-    marks: list[tuple[int, int]]
+    selected: list[tuple[int, int]]
 
 
 def plot_scores(records: Sequence[RoundRecord], path: Path, *, title: str) -> None:
@@ -46,30 +49,30 @@ def plot_scores(records: Sequence[RoundRecord], path: Path, *, title: str) -> No
     Parameters
     ----------
     records
-        The rounds of a run; layers keep the order of their first mention.
+        The rounds of a run; layers appear in the order of their first score.
     path
         PNG file to write; missing folders are created.
     title
-        Heading of the picture.
+        Heading of the figure.
     """
     save(_scores_figure(_score_table(records), title), path)
 
 
 def _score_table(records: Sequence[RoundRecord]) -> _ScoreTable:
     rows = {r.server_round: r for r in records if r.scores or r.selected}
-    # Scores come first: they name every layer in model order, a selection does not.
-    scored = [name for record in rows.values() for name in record.scores]
-    selected = [name for record in rows.values() for name in record.selected]
-    index = {name: i for i, name in enumerate(dict.fromkeys([*scored, *selected]))}
+    # Scores first: they name every layer in model order, unlike the selection.
+    names = [name for record in rows.values() for name in record.scores]
+    names += [name for record in rows.values() for name in record.selected]
+    index = {name: i for i, name in enumerate(dict.fromkeys(names))}
     first, last = min(rows, default=1), max(rows, default=0)
     z = np.full((len(index), last - first + 1), np.nan)
-    marks = []
+    selected = []
     for server_round, record in rows.items():
         for name, score in record.scores.items():
             if math.isfinite(score):
                 z[index[name], server_round - first] = score
-        marks += [(server_round, index[name]) for name in record.selected]
-    return _ScoreTable(list(index), first, z, marks)
+        selected += [(server_round, index[name]) for name in record.selected]
+    return _ScoreTable(list(index), first, z, selected)
 
 
 def _scores_figure(table: _ScoreTable, title: str) -> Figure:
@@ -81,35 +84,35 @@ def _scores_figure(table: _ScoreTable, title: str) -> Figure:
     cell = (72 * (width - 2.5) / n_rounds, 72 * (height - 1.7) / n_layers)
     fig = new_figure(width, height, title)
     ax = fig.subplots()
-    ax.patch.set(**_GAP)
+    ax.patch.set(**_NO_SCORE)
     edges = (first - 0.5, first + n_rounds - 0.5, n_layers - 0.5, -0.5)
-    image = ax.imshow(table.z, cmap="viridis", extent=edges, **MAP)
+    image = ax.imshow(table.z, cmap="viridis", extent=edges, **HEAT_MAP)
     bar = fig.colorbar(image, ax=ax, pad=0.02, aspect=30)
     bar.set_label("agreement z (mean cosine)", fontsize=TEXT)
-    _draw_marks(ax, table.marks, cell)
-    names = [short(name) for name in table.layers]
-    step = tick_step(LINE / cell[1])
+    _mark_cells(ax, table.selected, cell)
+    names = [shorten_layer_name(name) for name in table.layers]
+    step = tick_step(LINE_HEIGHT / cell[1])
     ax.set_yticks(range(0, n_layers, step), names[::step], fontsize=SMALL)
     ax.set_ylabel("layer (model order)", fontsize=TEXT)
-    round_axis(ax)
-    used = "layer trained with feedback alignment in that round"
-    handles: list[Line2D | Patch] = [Line2D([], [], ms=7, label=used, **_MARK)]
+    label_round_axis(ax)
+    label = "layer trained with feedback alignment in that round"
+    handles: list[Line2D | Patch] = [Line2D([], [], ms=7, label=label, **_MARK)]
     if np.isnan(table.z).any():
-        handles.append(Patch(label="no score", **_GAP))
-    look: dict[str, Any] = {"ncols": 2, "frameon": False, "fontsize": SMALL + 1}
-    fig.legend(handles=handles, loc="outside lower center", **look)
+        handles.append(Patch(label="no score", **_NO_SCORE))
+    style: dict[str, Any] = {"ncols": 2, "frameon": False, "fontsize": SMALL + 1}
+    fig.legend(handles=handles, loc="outside lower center", **style)
     return fig
 
 
-def _draw_marks(
-    ax: Axes, marks: list[tuple[int, int]], cell: tuple[float, float]
+def _mark_cells(
+    ax: Axes, cells: list[tuple[int, int]], cell: tuple[float, float]
 ) -> None:
-    """Draw white boxes with a black rim; `cell` is a cell's size in points."""
-    rounds, rows = [r for r, _ in marks], [row for _, row in marks]
-    # In narrow cells a mark fills the width, so that a run of them forms a band.
+    """Draw white boxes with a black rim; `cell` is the size of a cell in points."""
+    rounds, rows = [r for r, _ in cells], [row for _, row in cells]
+    # In narrow cells a box fills the width, so that neighbours form a band.
     width = min(max(0.6 * cell[0], min(1.3 * cell[0], 2.5), 1), 7)
     height = min(max(0.3 * cell[1], 1), 7)
-    # All rims go below all faces: between neighbours no rim is left over.
+    # All rims are below all faces, so that no rim separates neighbours.
     for color, rim in (("black", min(0.8, 0.25 * min(cell))), ("white", 0.0)):
         w, h = width + 2 * rim, height + 2 * rim
         box = [(-w, -h), (w, -h), (w, h), (-w, h), (-w, -h)]

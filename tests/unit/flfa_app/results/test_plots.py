@@ -138,7 +138,7 @@ def test_score_table_keeps_model_order_gaps_and_skips_round_zero() -> None:
     assert table.first_round == 1
     nan = math.nan
     np.testing.assert_array_equal(table.z, [[0.1, nan, nan], [nan, nan, -0.5]])
-    assert table.marks == [(3, 1)]
+    assert table.selected == [(3, 1)]
 
 
 @pytest.mark.parametrize("shape", [(4, 3), (55, 500)])
