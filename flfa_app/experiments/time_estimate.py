@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from flfa_app.data.sources import DATASETS
 from flfa_app.experiments.store import Cell, GridResults
 
 __all__ = ["TimeEstimate", "Workload", "estimate_cell", "measure_rounds"]
@@ -18,28 +19,6 @@ START_SECONDS = 14.0
 IMAGE_SECONDS = {"cnn": 0.0003, "mobilenet_v2": 0.0053, "resnet50": 0.081}
 # An evaluation is a forward pass; the backward pass costs about two of them.
 EVALUATION_SHARE = 1 / 3
-# Training images, as the paper lists them.
-TRAIN_IMAGES = {
-    "digits": 1438,
-    "bloodmnist": 11_959,
-    "organcmnist": 12_975,
-    "organsmnist": 13_932,
-    "pathmnist": 89_996,
-    "fashionmnist": 60_000,
-    "cifar10": 50_000,
-    "cifar100": 50_000,
-}
-# Images that the global model is evaluated on.
-TEST_IMAGES = {
-    "digits": 359,
-    "bloodmnist": 3421,
-    "organcmnist": 8216,
-    "organsmnist": 8827,
-    "pathmnist": 7180,
-    "fashionmnist": 10_000,
-    "cifar10": 10_000,
-    "cifar100": 10_000,
-}
 # Rounds of cells with the same values of these keys take about the same time.
 WORKLOAD_KEYS = ["dataset", "model", "algorithm", "local-epochs"]
 WORKLOAD_KEYS += ["fraction-train", "train-fraction"]
@@ -81,10 +60,10 @@ def estimate_cell(
     rounds = keys["num-server-rounds"]
     if _workload(cell) in measured:
         return TimeEstimate(measured[_workload(cell)] * rounds, measured=True)
-    trained = _trained_images(cell)
-    if keys["model"] not in IMAGE_SECONDS or trained is None:
+    trained, test_images = _trained_images(cell), DATASETS[keys["dataset"]].test_images
+    if keys["model"] not in IMAGE_SECONDS or trained is None or test_images is None:
         return TimeEstimate(None, measured=False)
-    evaluated = TEST_IMAGES[keys["dataset"]] / keys["evaluate-every"]
+    evaluated = test_images / keys["evaluate-every"]
     images = rounds * (trained + evaluated * EVALUATION_SHARE)
     seconds = images * IMAGE_SECONDS[keys["model"]] / workers
     return TimeEstimate(START_SECONDS + seconds, measured=False)
@@ -96,9 +75,10 @@ def _trained_images(cell: Cell) -> float | None:
     None for a data set of unknown size.
     """
     keys = cell.run_config
-    if keys["dataset"] not in TRAIN_IMAGES:
+    train_images = DATASETS[keys["dataset"]].train_images
+    if train_images is None:
         return None
-    images = TRAIN_IMAGES[keys["dataset"]] * keys["train-fraction"]
+    images = train_images * keys["train-fraction"]
     participants = max(keys["min-train-nodes"], keys["fraction-train"] * cell.nodes)
     share = min(1.0, participants / cell.nodes)
     return float(images * share * keys["local-epochs"])

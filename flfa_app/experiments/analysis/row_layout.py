@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from flfa_app.data.sources import DATASETS
 from flfa_app.experiments.analysis.quantities import FLFA_KEYS, settings_without
 from flfa_app.experiments.store import Cell, GridResults, GridSpec
 from flfa_app.methods import ALGORITHMS
@@ -13,14 +14,7 @@ __all__ = ["RowLayout", "display_name", "layout_rows", "row_label"]
 
 DISPLAY_NAMES = {
     **{name: method.display_name for name, method in ALGORITHMS.items()},
-    "bloodmnist": "BloodMNIST",
-    "organcmnist": "OrganCMNIST",
-    "organsmnist": "OrganSMNIST",
-    "pathmnist": "PathMNIST",
-    "fashionmnist": "Fashion-MNIST",
-    "cifar10": "CIFAR-10",
-    "cifar100": "CIFAR-100",
-    "imagenet100": "ImageNet-100",
+    **{name: source.display_name for name, source in DATASETS.items()},
 }
 
 ColumnCells = dict[str, list[Cell]]
