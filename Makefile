@@ -7,6 +7,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 GRID ?= configs/grids/quick.toml
+# tests/conftest.py makes groups of tests; those that run Flower wait most of the time.
+PYTEST := $(BIN)/python -m pytest --dist loadgroup --no-loadscope-reorder
+TEST_WORKERS ?= 4
 
 .PHONY: help run compare grid deploy-demo bench test quick docs lint packages unit browser e2e fmt clean
 
@@ -31,7 +34,7 @@ bench: $(VENV)/installed        ## every benchmark and a table of all: an hour a
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 test: lint packages             ## everything: style, types, all tests (12 minutes on two cores)
-	$(BIN)/python -m pytest -n 3 --dist loadgroup $(ARGS)
+	$(PYTEST) -n $(TEST_WORKERS) $(ARGS)
 
 quick: $(VENV)/installed        ## style, types, and the unit tests of what has changed (90 seconds)
 	@$(BIN)/python -m tests.quick
@@ -45,13 +48,13 @@ packages: $(VENV)/installed     ## the Debian packages that tests need, if this 
 	@$(BIN)/python -m tests.system_packages
 
 unit: $(VENV)/installed         ## the tests that need no Flower processes and no browser
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not e2e and not browser" $(ARGS)
+	$(PYTEST) -n 2 -m "not e2e and not browser" $(ARGS)
 
 browser: packages               ## the report in headless Chromium
-	$(BIN)/python -m pytest tests/browser $(ARGS)
+	$(PYTEST) tests/browser $(ARGS)
 
 e2e: packages                   ## the tests that run Flower (minutes)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m e2e tests/e2e tests/faults $(ARGS)
+	$(PYTEST) -n 3 -m e2e tests/e2e tests/faults $(ARGS)
 
 docs: $(VENV)/installed         ## write the generated docs and the keys in pyproject.toml
 	$(BIN)/python -m flfa_app.config.docs

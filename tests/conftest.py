@@ -10,12 +10,16 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
 from tests.system_packages import PACKAGES, install_command, missing_programs
 
 REASON = "missing program: "
+# Groups and folders of tests that take longest, in the order in which they start.
+LONG_GROUPS = ("killed nodes", "simulation", "deployment", "grid", "reuse")
+LONG_FOLDERS = ("e2e", "faults", "integration", "browser")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -33,6 +37,31 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if os.environ.get("CI") == "true":
             pytest.fail(f"{reason}; with CI=true every test has to run", pytrace=False)
         pytest.skip(reason)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Group tests by file for ``--dist loadgroup``, the longest groups first.
+
+    Tests of one file share its fixtures, so one worker runs all of them. The tests that
+    run Flower wait for processes most of the time and start beside the others.
+    """
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.location[0]))
+    items.sort(key=_start_order)
+
+
+def _start_order(item: pytest.Item) -> tuple[int, int]:
+    group = item.get_closest_marker("xdist_group")
+    assert group is not None
+    folder = Path(item.location[0]).parts[1]
+    return (
+        LONG_GROUPS.index(group.args[0])
+        if group.args[0] in LONG_GROUPS
+        else len(LONG_GROUPS),
+        LONG_FOLDERS.index(folder) if folder in LONG_FOLDERS else len(LONG_FOLDERS),
+    )
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

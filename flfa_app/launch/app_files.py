@@ -52,10 +52,13 @@ def find_results(run_id: str, output_dir: Path) -> Path | None:
 
 
 def absolute_paths(run_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run config with absolute paths: Flower runs in another folder."""
+    """Return a run config with absolute paths: Flower runs in another folder.
+
+    Keys that this app does not have stay as they are: they may be of another app.
+    """
     return {
         key: str(Path(value).expanduser().resolve())
-        if KEYS[key].is_path and value not in ("", AUTO)
+        if key in KEYS and KEYS[key].is_path and value not in ("", AUTO)
         else value
         for key, value in run_config.items()
     }

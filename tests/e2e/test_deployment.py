@@ -1,4 +1,4 @@
-"""The federation of ``docs/deployment.md``: TLS, node keys, data of their own."""
+"""The federation of ``docs/deployment.md``: TLS, keys, nodes with their own data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ from flfa_app.launch.processes import find_processes, free_port, run_flwr
 from tests.federation import ROOT, default_keys, metrics, run_app
 from tests.system_packages import find_program
 
-pytestmark = [pytest.mark.e2e, pytest.mark.needs("openssl", "ssh-keygen")]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.xdist_group("deployment"),
+    pytest.mark.needs("openssl", "ssh-keygen"),
+]
 
 NODES = 3
 KEYS: dict[str, Any] = {
@@ -38,17 +42,17 @@ KEYS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def deployment() -> Iterator[Deployment]:
-    parts = node_images(RunConfig.parse(default_keys() | KEYS), NODES)
-    with local_deployment(ROOT, parts) as running:
-        yield running
-    assert find_processes(running.home) == set()
-    assert all(process.poll() is not None for process in running.processes)
-    assert not running.home.exists()
+    images = node_images(RunConfig.parse(default_keys() | KEYS), NODES)
+    with local_deployment(ROOT, images) as started:
+        yield started
+    assert find_processes(started.home) == set()
+    assert all(process.poll() is not None for process in started.processes)
+    assert not started.home.exists()
 
 
 @pytest.fixture(scope="module")
 def results(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of one run, before anything else is done to the federation."""
+    """The results of one run, before further nodes join."""
     options = argparse.Namespace(
         nodes=NODES,
         workers=1,
@@ -59,8 +63,8 @@ def results(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) ->
     return launch_on_nodes(deployment, options, KEYS)
 
 
-def node(deployment: Deployment, name: str, *options: str) -> tuple[int, str]:
-    """Start a SuperNode that is not let in; return its exit status and its log."""
+def rejected_node(deployment: Deployment, name: str, *options: str) -> tuple[int, str]:
+    """Start a SuperNode that is refused; return its exit status and its log."""
     log = deployment.home / f"{name}.log"
     command = ["flower-supernode", "--superlink", deployment.address]
     command += ["--port", str(free_port()), "--max-retries", "1"]
@@ -80,8 +84,8 @@ def node(deployment: Deployment, name: str, *options: str) -> tuple[int, str]:
     return status, log.read_text()
 
 
-def online(deployment: Deployment) -> int:
-    """How many nodes the SuperLink can send work to."""
+def online_nodes(deployment: Deployment) -> int:
+    """The number of nodes that the SuperLink can send messages to."""
     listed = run_flwr(deployment.environment, "supernode", "list", CONNECTION)
     return sum(node["status"] == "online" for node in listed["nodes"])
 
@@ -108,63 +112,64 @@ def test_plain_http_is_refused(deployment: Deployment) -> None:
         get(plain)
 
 
-def test_a_stranger_does_not_believe_the_certificate(deployment: Deployment) -> None:
-    """Its authority is ours and nobody else's."""
+def test_the_certificate_is_not_trusted_without_our_authority(
+    deployment: Deployment,
+) -> None:
     tls = http.client.HTTPSConnection(deployment.address, timeout=20)
     with pytest.raises(ssl.SSLCertVerificationError):
         get(tls)
 
 
 def test_an_unregistered_key_is_refused(deployment: Deployment, results: Path) -> None:
-    """Flower's exit code is in the log; the process itself ends with 1."""
+    """Flower's exit code is in the log; the process itself exits with 1."""
     ca, key = deployment.certificates / "ca.crt", deployment.create_key("stranger")
     options = ["--root-certificates", str(ca), "--auth-supernode-private-key", str(key)]
-    status, log = node(deployment, "stranger", *options)
+    status, log = rejected_node(deployment, "stranger", *options)
     assert (status, re.findall(r"Exit Code: (\d+)", log)) == (1, ["305"]), log
-    assert online(deployment) == NODES
+    assert online_nodes(deployment) == NODES
 
 
 def test_without_a_key_a_node_is_refused(deployment: Deployment, results: Path) -> None:
     ca = deployment.certificates / "ca.crt"
-    status, log = node(deployment, "keyless", "--root-certificates", str(ca))
+    status, log = rejected_node(deployment, "keyless", "--root-certificates", str(ca))
     assert (status, re.findall(r"Exit Code: (\d+)", log)) == (1, ["305"]), log
 
 
 def test_without_tls_a_node_cannot_join(deployment: Deployment, results: Path) -> None:
-    status, log = node(deployment, "insecure", "--insecure")
+    status, log = rejected_node(deployment, "insecure", "--insecure")
     assert (status, re.findall(r"Exit Code: (\d+)", log)) == (1, ["305"]), log
-    key = str(deployment.home / "node-0")  # it is known, and of no use without TLS
+    key = str(deployment.home / "node-0")  # registered, but useless without TLS
     options = ["--insecure", "--auth-supernode-private-key", key]
-    status, log = node(deployment, "insecure-key", *options)
+    status, log = rejected_node(deployment, "insecure-key", *options)
     assert (status, re.findall(r"Exit Code: (\d+)", log)) == (1, ["303"]), log
-    assert online(deployment) == NODES
+    assert online_nodes(deployment) == NODES
 
 
-def joined(deployment: Deployment, name: str, address: str = "") -> tuple[Any, str]:
-    """A further node, as soon as it is there: its process and its id."""
+def join_node(deployment: Deployment, name: str, address: str = "") -> tuple[Any, str]:
+    """Start a further node and wait until it is online; return its process and id."""
     key = deployment.create_key(name)
     node_id = deployment.register(key)
     config = "partition-id=3 num-partitions=4"
     process = deployment.start_node(key, config, address)
     deadline = time.monotonic() + 60
-    while online(deployment) <= NODES and time.monotonic() < deadline:
+    while online_nodes(deployment) <= NODES and time.monotonic() < deadline:
         time.sleep(1)
-    assert online(deployment) == NODES + 1, deployment.log_tails()
+    assert online_nodes(deployment) == NODES + 1, deployment.log_tails()
     return process, node_id
 
 
-def test_a_node_is_shut_out_when_it_is_unregistered(
+def test_an_unregistered_node_is_refused_from_then_on(
     deployment: Deployment, results: Path
 ) -> None:
-    process, node_id = joined(deployment, "guest")
+    process, node_id = join_node(deployment, "guest")
     run_flwr(deployment.environment, "supernode", "unregister", node_id, CONNECTION)
-    assert process.wait(timeout=60) == 0  # why the unit says Restart=always
-    assert online(deployment) == NODES
+    assert process.wait(timeout=60) == 0  # so the systemd unit needs Restart=always
+    assert online_nodes(deployment) == NODES
 
 
 @pytest.fixture
 def proxy(deployment: Deployment) -> Iterator[str]:
-    """``deploy/nginx.conf`` before the SuperLink, with other ports and folders."""
+    """nginx in front of the SuperLink: ``deploy/nginx.conf`` with other ports."""
     home, port = deployment.home, free_port()
     text = (ROOT / "deploy" / "nginx.conf").read_text()
     for old, new in {
@@ -197,8 +202,8 @@ def proxy(deployment: Deployment) -> Iterator[str]:
         process.wait(timeout=20)
 
 
-def answer(deployment: Deployment, address: str, path: str) -> int:
-    """The HTTP status of a call that ``flwr list`` might make."""
+def post_status(deployment: Deployment, address: str, path: str) -> int:
+    """The HTTP status of an empty request, as ``flwr list`` would send it."""
     context = ssl.create_default_context(cafile=deployment.certificates / "ca.crt")
     tls = http.client.HTTPSConnection(address, timeout=20, context=context)
     with closing(tls):
@@ -213,11 +218,11 @@ def answer(deployment: Deployment, address: str, path: str) -> int:
 def test_behind_nginx_nodes_reach_the_fleet_and_nothing_else(
     deployment: Deployment, results: Path, proxy: str
 ) -> None:
-    dangers = ("/v1/control/list-runs", "/v1/runtime/acquire-task")
-    for path in dangers:  # nobody asks who is calling
-        assert answer(deployment, deployment.address, path) == 200
+    unprotected = ("/v1/control/list-runs", "/v1/runtime/acquire-task")
+    for path in unprotected:  # Flower does not authenticate the caller
+        assert post_status(deployment, deployment.address, path) == 200
     for path in (
-        *dangers,
+        *unprotected,
         "/v1/control/start-run",
         "/docs",
         "/v1/fleet/../control/list-runs",
@@ -228,9 +233,11 @@ def test_behind_nginx_nodes_reach_the_fleet_and_nothing_else(
         "/v1/control/list-runs#/../../fleet/get-run",
         "/v1/control%2flist-runs",
     ):
-        assert answer(deployment, proxy, path) in (400, 404), path
-    assert answer(deployment, proxy, "/v1/fleet/get-run") == 401  # a node must sign
-    process, _ = joined(deployment, "behind-nginx", proxy)
+        assert post_status(deployment, proxy, path) in (400, 404), path
+    assert (
+        post_status(deployment, proxy, "/v1/fleet/get-run") == 401
+    )  # a node must sign
+    process, _ = join_node(deployment, "behind-nginx", proxy)
     process.terminate()
     process.wait(timeout=30)
 
@@ -243,7 +250,7 @@ def test_ctrl_c_stops_the_demo_and_removes_everything(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        # A shell lets what it runs in the background ignore Ctrl-C, tests included.
+        # The process that started the tests may ignore Ctrl-C; children inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None

@@ -1,7 +1,11 @@
-"""The app on a SuperLink with SuperNodes: one process a message, no simulation."""
+"""``flwr run`` on SuperNodes that hold parts of the run's data set, without TLS.
+
+Each message is computed by a new process. Nodes with their own data: test_deployment.
+"""
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -22,7 +26,7 @@ from flfa_app.launch.processes import (
 )
 from tests.federation import ROOT, metrics, run_app
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("deployment")]
 
 KEYS: dict[str, Any] = {
     "num-server-rounds": 2,
@@ -33,7 +37,7 @@ KEYS: dict[str, Any] = {
 
 @contextmanager
 def running(home: Path, commands: dict[str, list[str]]) -> Iterator[None]:
-    """Start Flower's programs one after the other, with a log each; stop them all."""
+    """Start Flower's programs, each with a log; stop them at the end."""
     processes = []
     try:
         for name, command in commands.items():
@@ -46,16 +50,23 @@ def running(home: Path, commands: dict[str, list[str]]) -> Iterator[None]:
                         stderr=subprocess.STDOUT,
                     )
                 )
-            time.sleep(3)
         yield
     finally:
         stop_processes(home, *processes)
 
 
+def wait_for_port(port: int) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.1)
+
+
 def test_two_supernodes_give_the_result_of_the_simulation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each with its part of the run's data set; data of their own: test_deployment."""
     monkeypatch.setenv("FLFA_CACHE", str(tmp_path / "cache"))
     port = free_port()
     (tmp_path / "config.toml").write_text(insecure_connection(port))
@@ -69,6 +80,7 @@ def test_two_supernodes_give_the_result_of_the_simulation(
             *("--port", str(free_port()), "--node-config", node_config),
         ]
     with running(tmp_path, commands):
+        wait_for_port(port)
         environment = flower_environment(tmp_path)
         run = run_flwr(environment, "run", str(ROOT), "--run-config", str(run_config))
         deadline = time.monotonic() + 300

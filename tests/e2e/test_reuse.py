@@ -1,33 +1,34 @@
-"""The wheel in somebody else's environment and app, where names clash.
+"""The wheel in another environment and app whose packages have the same names.
 
-Fresh, and proved to be so, are the environment, its interpreter and the wheel in it.
-Borrowed from the environment of the tests are the dependencies: several gigabytes.
+The environment, its interpreter and the installed wheel are new, which the tests check.
+The dependencies, several gigabytes, come from the environment of the tests.
 """
 
 import json
 import os
 import shutil
-import signal
-import socket
 import subprocess
 import sys
-import time
 import zipfile
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+
+from flfa_app.launch.processes import (
+    find_processes,
+    flower_environment,
+    free_port,
+    stop_processes,
+)
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "reuse"
 NODES = 4
 TIMEOUT = 300
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc"),
-]
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("reuse")]
 
 # The same names as ours, at the top level, with something else behind them.
 RIVAL = {
@@ -264,44 +265,18 @@ def test_in_somebody_elses_app(environment, wheel, rival, tmp_path):
 
 @contextmanager
 def flower(environment, home):
-    """Yield variables with which ``flwr`` uses a SuperLink of its own; stop that."""
+    """Yield the variables of a ``flwr`` with a SuperLink of its own; stop it later."""
     home.mkdir()
-    with socket.socket() as one, socket.socket() as two:
-        one.bind(("127.0.0.1", 0))
-        two.bind(("127.0.0.1", 0))
-        ports = [str(probe.getsockname()[1]) for probe in (one, two)]
     variables = {
-        **os.environ,
+        **flower_environment(home),
         "PATH": f"{environment.bin}{os.pathsep}{os.environ['PATH']}",
-        "FLWR_HOME": str(home),
-        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": ports[0],
-        "FLWR_LOCAL_CONTROL_API_PORT": ports[1],
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_port()),
+        "FLWR_LOCAL_CONTROL_API_PORT": str(free_port()),
     }
     for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"):
         variables.pop(name, None)
-    mark = f"FLWR_HOME={home}".encode()
     try:
         yield variables
     finally:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            deadline = time.monotonic() + 20
-            for pid in marked_processes(mark):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, number)
-            while marked_processes(mark) and time.monotonic() < deadline:
-                time.sleep(0.1)
-        assert marked_processes(mark) == []
-
-
-def marked_processes(mark):
-    """The processes with this variable: all that Flower and Ray have started there."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        # A process may end, or belong to someone else, while this is read.
-        with suppress(OSError):
-            if mark in (folder / "environ").read_bytes().split(b"\0"):
-                found.append(int(folder.name))
-    return found
+        stop_processes(home)
+    assert find_processes(home) == set()

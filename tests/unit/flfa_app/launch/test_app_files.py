@@ -15,7 +15,7 @@ def test_paths_are_relative_to_the_caller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    config = {"data-dir": "mine", "state-dir": "", "resume": "auto", "seed": 1}
+    config = {"data-dir": "mine", "state-dir": "", "resume": "auto", "other-key": 1}
     expected = config | {"data-dir": str(tmp_path / "mine")}
     assert absolute_paths(config) == expected
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import argparse
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -130,6 +132,29 @@ def test_a_log_that_cannot_be_written_does_not_hide_the_error(tmp_path: Path) ->
     file = tmp_path / "file" / "x" / "failed-run.log"
     assert FAILED.details in str(failed.value)
     assert f"could not be written to {file} (Not a directory)" in str(failed.value)
+
+
+@pytest.fixture
+def _signal_handlers() -> Iterator[None]:
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    handlers = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, handlers, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("_signal_handlers")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_through_all_context_managers(number: signal.Signals) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        cli.run_command(lambda: signal.raise_signal(number))
+    assert exit_.value.code == 128 + number
+
+
+@pytest.mark.usefixtures("_signal_handlers")
+def test_ctrl_c_is_exit_130(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run_command(lambda: signal.default_int_handler(2, None)) == 130
+    assert capsys.readouterr().err == "interrupted\n"
 
 
 def test_an_error_of_the_system_is_a_message_and_exit_1(
