@@ -13,6 +13,7 @@ import pytest
 from tests.federation import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PROVIDERS = packages_distributions()
 OWN = {"flfa_app", "strategies", "clients", "flfa", "benchmarks", "tests"}
 # Projects with dependencies of their own, installed where they are measured.
 ELSEWHERE = ("benchmarks/peers/quickstart", "benchmarks/peers/pfl_training.py")
@@ -46,11 +47,11 @@ def imported_packages(source: str) -> set[str]:
 
 def undeclared(source: str, names: set[str]) -> set[str]:
     """The imported packages that none of the distributions provides."""
-    providers = packages_distributions()
+
     return {
         package
         for package in imported_packages(source)
-        if not {distribution(name) for name in providers.get(package, ())} & names
+        if not {distribution(name) for name in PROVIDERS.get(package, ())} & names
     }
 
 
