@@ -1,4 +1,4 @@
-"""The rules as pure functions, and the skewness that ``auto`` decides by."""
+"""The rules, the skewness that ``auto`` decides by, and the checks of arguments."""
 
 import math
 from fractions import Fraction
@@ -6,14 +6,15 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from strategies import FLFAFedAvg, FLFAFedAvgM, LayerSelection
 from strategies.rules import RULES, RuleContext, skewness
 
 NAN = math.nan
 SCORES = {"a": 0.5, "b": -0.25, "c": 0.75, "d": 0.0}
 
 
-def pick(rule, scores, num_layers=1, **choice):
-    got = RULES[rule](scores, RuleContext(num_layers=num_layers, **choice))
+def choose(rule, scores, num_layers=1, **context):
+    got = RULES[rule](scores, RuleContext(num_layers=num_layers, **context))
     assert type(got) is list
     return got
 
@@ -44,35 +45,35 @@ def test_the_rules():
     ],
 )
 def test_order_of_the_scores(rule, num_layers, expected):
-    assert pick(rule, SCORES, num_layers) == expected
+    assert choose(rule, SCORES, num_layers) == expected
 
 
 @pytest.mark.parametrize("rule", ["lowest", "highest"])
-def test_equal_up_to_rounding_is_equal(rule):
+def test_scores_are_compared_up_to_rounding(rule):
     """One client agrees with itself: every score is 1, give or take the last bits."""
-    assert pick(rule, {"a": 1.0, "b": 1 - 1e-15, "c": 1.0}) == ["a"]
-    assert pick(rule, {"a": 1 - 1e-15, "b": 1.0}) == ["a"]
+    assert choose(rule, {"a": 1.0, "b": 1 - 1e-15, "c": 1.0}) == ["a"]
+    assert choose(rule, {"a": 1 - 1e-15, "b": 1.0}) == ["a"]
 
 
 @pytest.mark.parametrize("rule", ["lowest", "highest"])
 def test_of_equal_scores_the_first(rule):
     tied = {"z": 0.5, "y": 0.5, "x": 0.5}
-    assert pick(rule, tied) == ["z"]
-    assert pick(rule, tied, 2) == ["z", "y"]
-    assert pick(rule, dict(reversed(tied.items()))) == ["x"]
-    assert pick(rule, {"n": 0.0, "p": -0.0}) == ["n"]
-    assert pick(rule, {"p": -0.0, "n": 0.0}) == ["p"]
+    assert choose(rule, tied) == ["z"]
+    assert choose(rule, tied, 2) == ["z", "y"]
+    assert choose(rule, dict(reversed(tied.items()))) == ["x"]
+    assert choose(rule, {"n": 0.0, "p": -0.0}) == ["n"]
+    assert choose(rule, {"p": -0.0, "n": 0.0}) == ["p"]
 
 
 @pytest.mark.parametrize(
     ("rule", "expected"), [("lowest", ["e", "b"]), ("highest", ["b", "e"])]
 )
-def test_layers_without_a_score_are_passed_over(rule, expected):
+def test_layers_without_a_score_are_never_chosen(rule, expected):
     scores = {"a": NAN, "b": 0.9, "c": NAN, "e": -0.9, "f": NAN}
-    assert pick(rule, scores, 1) == expected[:1]
-    assert pick(rule, scores, 2) == expected
-    assert pick(rule, scores, 4) == expected, "fewer than asked for, but no nan"
-    assert pick(rule, {"a": NAN, "b": NAN}) == []
+    assert choose(rule, scores, 1) == expected[:1]
+    assert choose(rule, scores, 2) == expected
+    assert choose(rule, scores, 4) == expected, "fewer than num_layers, but no nan"
+    assert choose(rule, {"a": NAN, "b": NAN}) == []
 
 
 @pytest.mark.parametrize(
@@ -89,27 +90,27 @@ def test_layers_without_a_score_are_passed_over(rule, expected):
         ({"a": NAN, "b": NAN, "c": NAN, "d": NAN}, "highest"),
     ],
 )
-@pytest.mark.parametrize("num_layers", [1, 2, 4])
-def test_auto_looks_at_the_first_scores(first, expected, num_layers):
-    """And at nothing else: SCORES themselves have a skewness of their own."""
+@pytest.mark.parametrize("num_layers", [1, 4])
+def test_auto_decides_by_the_first_scores_only(first, expected, num_layers):
+    """SCORES themselves have another skewness, which does not matter."""
     for scores in (SCORES, {k: -v for k, v in SCORES.items()}):
-        want = pick(expected, scores, num_layers)
-        assert pick("auto", scores, num_layers, first_scores=first) == want
+        want = choose(expected, scores, num_layers)
+        assert choose("auto", scores, num_layers, first_scores=first) == want
 
 
-@pytest.mark.parametrize("pair", [(0.3, 0.4), (0.1, 0.7), (0.1, 0.3), (0.25, 0.5)])
+@pytest.mark.parametrize("pair", [(0.3, 0.4), (0.1, 0.7), (0.25, 0.5)])
 def test_auto_with_two_candidates_is_highest(pair):
     """Two values a, b lie (b - a)/2 on either side of their mean: m3 = 0 exactly.
 
     So the skewness is 0, not above 0, and the rule is ``highest``, for every pair.
     """
     scores = dict(zip("ab", pair, strict=True))
-    assert pick("auto", scores, first_scores=scores) == ["b"]
+    assert choose("auto", scores, first_scores=scores) == ["b"]
 
 
 def test_fixed_whatever_the_scores():
     for scores in (SCORES, {}, dict.fromkeys("abcd", NAN)):
-        got = pick("fixed", scores, 1, fixed_layers=("d", "a"))
+        got = choose("fixed", scores, 1, fixed_layers=("d", "a"))
         assert got == ["d", "a"]
 
 
@@ -117,13 +118,13 @@ def test_random_depends_on_seed_and_round_alone():
     names = [f"layer{i}" for i in range(6)]
     rng = np.random.default_rng(0)
     for server_round in range(1, 20):
-        choice = {"seed": 3, "server_round": server_round}
-        want = pick("random", dict.fromkeys(names, 0.0), 2, **choice)
+        context = {"seed": 3, "server_round": server_round}
+        want = choose("random", dict.fromkeys(names, 0.0), 2, **context)
         assert len(set(want)) == 2
         assert set(want) <= set(names)
         for values in (rng.uniform(-1, 1, 6), [NAN] * 6, range(6)):
             scores = dict(zip(names, values, strict=True))
-            assert pick("random", scores, 2, **choice) == want
+            assert choose("random", scores, 2, **context) == want
 
 
 def test_random_varies_over_rounds_and_seeds():
@@ -131,7 +132,7 @@ def test_random_varies_over_rounds_and_seeds():
 
     def draws(seed):
         return [
-            tuple(pick("random", scores, 2, seed=seed, server_round=r))
+            tuple(choose("random", scores, 2, seed=seed, server_round=r))
             for r in range(1, 31)
         ]
 
@@ -143,7 +144,7 @@ def test_random_varies_over_rounds_and_seeds():
 
 def test_random_leaves_the_global_generators_alone():
     before = np.random.get_state()[1].tolist()  # noqa: NPY002
-    pick("random", SCORES, seed=5)
+    choose("random", SCORES, seed=5)
     assert np.random.get_state()[1].tolist() == before  # noqa: NPY002
 
 
@@ -151,7 +152,7 @@ def test_random_is_uniform():
     """1200 draws of 1 of 4: 300 each, standard deviation 15; 5 of them are 75."""
     counts = dict.fromkeys("abcd", 0)
     for server_round in range(1200):
-        counts[pick("random", counts, seed=1, server_round=server_round)[0]] += 1
+        counts[choose("random", counts, seed=1, server_round=server_round)[0]] += 1
     assert all(abs(count - 300) < 75 for count in counts.values())
 
 
@@ -159,11 +160,11 @@ def test_random_is_uniform():
 def test_scores_are_not_changed_nor_returned(rule):
     scores = dict(SCORES)
     first = {"a": 0.0, "b": 0.0, "c": 1.0}
-    got = pick(rule, scores, 2, first_scores=first, fixed_layers=("a",))
+    got = choose(rule, scores, 2, first_scores=first, fixed_layers=("a",))
     got.append("x")
     assert scores == SCORES
     assert first == {"a": 0.0, "b": 0.0, "c": 1.0}
-    assert "x" not in pick(rule, scores, 2, first_scores=first, fixed_layers=("a",))
+    assert "x" not in choose(rule, scores, 2, first_scores=first, fixed_layers=("a",))
 
 
 @pytest.mark.parametrize(
@@ -178,7 +179,7 @@ def test_scores_are_not_changed_nor_returned(rule):
         ([4], 0.0),
         ([], 0.0),
         ([0.1, 0.1, 0.1], 0.0),
-        # What is not finite is left out.
+        # Values that are not finite are left out.
         ([0, NAN, 0, math.inf, 3, -math.inf], 1 / math.sqrt(2)),
         ([NAN, NAN], 0.0),
     ],
@@ -195,3 +196,86 @@ def test_skewness_is_the_definition():
         shifted = iter((7 * values - 3).tolist())
         assert skewness(shifted) == pytest.approx(skewness(values), rel=1e-9)
         assert skewness(-values) == pytest.approx(-skewness(values), rel=1e-12)
+
+
+AB = ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"layers": AB, "rule": "smallest"}, "'smallest'.*lowest.*none"),
+        ({"layers": AB, "rule": ["lowest"]}, "unknown"),
+        ({"layers": AB, "num_layers": 0, "rule": "none"}, "num_layers.*0"),
+        ({"layers": AB, "num_layers": True}, "num_layers.*True"),
+        ({"layers": AB, "num_layers": 1.5}, "num_layers.*1.5"),
+        ({"layers": AB, "num_layers": 3}, "3.*2 candidate"),
+        ({"layers": AB, "num_layers": 3, "rule": "random"}, "3.*2 candidate"),
+        ({"layers": ["a", "b", "a"]}, "layers contains a name twice: a, b, a"),
+        ({"layers": "conv1"}, "layers must be a sequence of names, not 'conv1'"),
+        ({"layers": "", "rule": "none"}, "sequence"),
+        ({"layers": [1, 2]}, "sequence of names"),
+        ({"layers": []}, "no layers"),
+        ({"layers": [], "rule": "fixed", "fixed_layers": ["a"]}, "no layers"),
+        ({"layers": AB, "rule": "fixed"}, "fixed_layers"),
+        ({"layers": AB, "rule": "lowest", "fixed_layers": ["a"]}, "rule='lowest'"),
+        ({"layers": AB, "rule": "none", "fixed_layers": ["a"]}, "rule='none'"),
+        ({"layers": AB, "rule": "fixed", "fixed_layers": ["a", "z"]}, "z.*candidates"),
+        ({"layers": ["a"], "rule": "fixed", "fixed_layers": "a"}, "fixed_layers"),
+        ({"layers": AB, "rule": "fixed", "fixed_layers": ["a", "a"]}, "twice"),
+        ({"layers": AB, "selection_seed": -1}, "selection_seed.*-1"),
+        ({"layers": AB, "selection_seed": 0.5}, "selection_seed.*0.5"),
+        ({"layers": AB, "observed_layers": "conv"}, "observed_layers.*'conv'"),
+        ({"layers": AB, "drift_parameters": "conv"}, "drift_parameters.*'conv'"),
+    ],
+)
+def test_arguments_that_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        LayerSelection(**arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"layers": AB, "num_layer": 1},
+        {"layers": AB, "fraction_fit": 0.5},
+        {"layers": AB, "server_momentum": 0.9},
+    ],
+)
+def test_a_missing_or_misspelt_argument(arguments):
+    for cls in (LayerSelection, FLFAFedAvg):
+        with pytest.raises(TypeError):
+            cls(**arguments)
+    with pytest.raises(TypeError):
+        LayerSelection(AB)
+    assert FLFAFedAvgM(layers=AB, server_momentum=0.9).server_momentum == 0.9
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"layers": [], "rule": "none"},
+        {"layers": ("a",)},
+        {"layers": AB, "num_layers": 2},
+        {"layers": AB, "num_layers": 3, "rule": "none"},
+        {"layers": ["a"], "num_layers": 5, "rule": "fixed", "fixed_layers": ("a",)},
+        {"layers": AB, "rule": "fixed", "fixed_layers": ["b", "a"]},
+        {"layers": AB, "observed_layers": iter(["c"]), "selection_seed": 7},
+    ],
+)
+def test_arguments_that_are_accepted(arguments):
+    strategy = LayerSelection(**arguments)
+    assert strategy.layers == list(arguments["layers"])
+    assert strategy.selected == list(arguments.get("fixed_layers", ()))
+    assert (strategy.scores, strategy.first_scores) == ({}, {})
+
+
+def test_later_changes_of_the_arguments_do_not_matter():
+    layers, fixed = ["a", "b"], ["a"]
+    strategy = LayerSelection(layers=layers, rule="fixed", fixed_layers=fixed)
+    layers.append("c")
+    fixed.append("c")
+    assert strategy.layers == ["a", "b"]
+    assert strategy.selected == ["a"]
+    assert list(strategy.fixed_layers) == ["a"]

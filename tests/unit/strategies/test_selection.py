@@ -1,16 +1,25 @@
-"""What ``LayerSelection`` sends, round by round, under Flower's own loop."""
+"""``LayerSelection``: which layers it chooses, and what it scores them by."""
 
 import math
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, MessageType
+from flwr.app import (
+    ConfigRecord,
+    Error,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.serverapp.exception import InconsistentMessageReplies
 from flwr.serverapp.strategy import FedAvg
 
-from strategies import FA_LAYERS, FLFAFedAdam, FLFAFedAvg, FLFAFedAvgM, LayerSelection
-from strategies.rules import RULES
+from strategies import FLFAFedAdam, FLFAFedAvg, FLFAFedAvgM, LayerSelection
 from tests.unit.strategies.fakes import (
     FakeGrid,
+    answer,
+    bits,
+    ndarrays,
     noisy_client,
     plan_client,
     record,
@@ -23,39 +32,49 @@ SAME = ((1.0, 0.0), (1.0, 0.0))  # z = 1
 OPPOSITE = ((1.0, 0.0), (-1.0, 0.0))  # z = 0
 ORTHOGONAL = ((1.0, 0.0), (0.0, 1.0))  # z = 1/sqrt2
 ZERO = ((0.0, 0.0), (0.0, 0.0))  # no score
+HALF = pytest.approx(1 / math.sqrt(2), rel=1e-15)
 
 
-def weights():
-    arrays = {f"{layer}.weight": np.zeros(2, np.float32) for layer in LAYERS}
+def weights(layers="abc"):
+    arrays = {f"{layer}.weight": np.zeros(2, np.float32) for layer in layers}
     return record({**arrays, "a.bias": np.zeros(1, np.float32)})
 
 
 def plan(*rounds):
-    """From the updates of a, b and c in each round to a client."""
+    """Return a client with the given updates of a, b and c in each round."""
     names = [f"{layer}.weight" for layer in LAYERS]
     return plan_client(
         {
-            i: dict(zip(names, r, strict=True))
-            for i, r in enumerate(rounds, start=1)
-            if r
+            i: dict(zip(names, updates, strict=True))
+            for i, updates in enumerate(rounds, start=1)
+            if updates
         }
     )
 
 
-def run(rounds, client, **kwargs):
-    """The layers every train message of rounds 1, 2, ... has carried."""
-    strategy = FLFAFedAvg(layers=LAYERS, **kwargs)
+def run(rounds, client, **arguments):
+    """Return the strategy, and the layers of every round's train messages."""
+    strategy = FLFAFedAvg(layers=LAYERS, **arguments)
     grid = FakeGrid(2, client)
     start(strategy, grid, weights(), rounds)
     return strategy, [grid.fa_layers(r) for r in range(1, rounds + 1)]
 
 
+def one_round(strategy, arrays, client, nodes=2, server_round=1):
+    grid = FakeGrid(nodes, client)
+    messages = strategy.configure_train(server_round, arrays, ConfigRecord(), grid)
+    replies = list(grid.send_and_receive(messages))
+    return strategy.aggregate_train(server_round, iter(replies)), grid
+
+
+# Which layers are chosen.
+
+
 @pytest.mark.parametrize(
-    ("kwargs", "expected"),
+    ("arguments", "expected"),
     [
         # Scores 1, 0, 1/sqrt2; then 0, 1/sqrt2, 1; then 1/sqrt2, 1, 0.
         ({}, [[], ["b"], ["a"], ["c"]]),
-        ({"rule": "lowest"}, [[], ["b"], ["a"], ["c"]]),
         ({"rule": "highest"}, [[], ["a"], ["c"], ["b"]]),
         ({"rule": "lowest", "num_layers": 2}, [[], ["b", "c"], ["a", "b"], ["c", "a"]]),
         ({"rule": "highest", "num_layers": 3}, [[], [*"acb"], [*"cba"], [*"bac"]]),
@@ -65,18 +84,17 @@ def run(rounds, client, **kwargs):
         ({"rule": "auto"}, [[], ["a"], ["c"], ["b"]]),
     ],
 )
-def test_layers_of_four_rounds_by_hand(kwargs, expected):
+def test_layers_of_four_rounds_by_hand(arguments, expected):
     rounds = [
         (SAME, OPPOSITE, ORTHOGONAL),
         (OPPOSITE, ORTHOGONAL, SAME),
         (ORTHOGONAL, SAME, OPPOSITE),
         (SAME, SAME, SAME),
     ]
-    strategy, got = run(4, plan(*rounds), **kwargs)
-    assert got == expected
+    strategy, layers = run(4, plan(*rounds), **arguments)
+    assert layers == expected
     assert strategy.scores == {"a": 1.0, "b": 1.0, "c": 1.0}
-    half = pytest.approx(1 / math.sqrt(2), rel=1e-15)
-    assert strategy.first_scores == {"a": 1.0, "b": 0.0, "c": half}
+    assert strategy.first_scores == {"a": 1.0, "b": 0.0, "c": HALF}
 
 
 @pytest.mark.parametrize(
@@ -98,114 +116,217 @@ def test_auto_is_decided_once(first, expected):
     assert run(4, plan(first, *later), rule="auto")[1] == expected
 
 
-def test_auto_is_decided_by_the_first_round_that_is_scored():
-    """Round 1 fails on every node; round 2 (0, 0, 1) says lowest, and round 3 obeys."""
-    rounds = [None, (OPPOSITE, OPPOSITE, SAME), (OPPOSITE, SAME, SAME), (SAME,) * 3]
-    assert run(4, plan(*rounds), rule="auto")[1] == [[], [], ["a"], ["a"]]
+@pytest.mark.parametrize("first", [None, (ZERO, ZERO, ZERO)])
+def test_auto_is_decided_by_the_first_round_that_is_scored(first):
+    """Round 1 fails on every node, or changes nothing; round 2 (0, 0, 1): lowest."""
+    rounds = [first, (OPPOSITE, OPPOSITE, SAME), (OPPOSITE, SAME, SAME), (SAME,) * 3]
+    strategy, layers = run(4, plan(*rounds), rule="auto")
+    assert layers == [[], [], ["a"], ["a"]]
+    assert strategy.first_scores == {"a": 0.0, "b": 0.0, "c": 1.0}
 
 
 def test_random_over_rounds():
     def sequence(seed, client):
-        return run(8, client, rule="random", num_layers=2, selection_seed=seed)[1]
+        return run(5, client, rule="random", num_layers=2, selection_seed=seed)[1]
 
     first = sequence(0, noisy_client)
     assert first[0] == []
     assert all(len(set(names)) == 2 for names in first[1:])
     assert len({tuple(names) for names in first[1:]}) > 1
-    assert sequence(0, noisy_client) == first
-    assert sequence(0, plan(*[(SAME, ZERO, OPPOSITE)] * 8)) == first
+    assert sequence(0, plan(*[(SAME, ZERO, OPPOSITE)] * 5)) == first
     assert sequence(1, noisy_client) != first
 
 
 def test_a_layer_without_a_score_is_not_chosen():
     rounds = [(ZERO, SAME, OPPOSITE), (ZERO, ZERO, ZERO), (SAME, SAME, SAME)]
-    strategy, got = run(3, plan(*rounds), num_layers=3)
-    assert got == [[], ["c", "b"], []]
+    strategy, layers = run(3, plan(*rounds), num_layers=3)
+    assert layers == [[], ["c", "b"], []]
     assert strategy.selected == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize("rule", list(RULES))
-def test_every_train_message_carries_the_key_and_no_other_message(rule):
-    fixed = ["b"] if rule == "fixed" else []
-    strategy = FLFAFedAvg(layers=LAYERS, rule=rule, fixed_layers=fixed)
-    grid = FakeGrid(5, noisy_client)
-    start(strategy, grid, weights(), 3, {"lr": 0.5})
-    train = [m for m in grid.received if m.metadata.message_type == MessageType.TRAIN]
-    other = [m for m in grid.received if m.metadata.message_type != MessageType.TRAIN]
-    assert (len(train), len(other)) == (15, 15)
-    for message in train:
-        assert list(message.content) == ["arrays", "config"]
-        assert set(message.content["config"]) == {"lr", "server-round", FA_LAYERS}
-    assert not any(FA_LAYERS in message.content["config"] for message in other)
-    assert [grid.fa_layers(1)] == [fixed]
+def test_observed_layers_are_scored_but_never_chosen():
+    strategy = FLFAFedAvg(layers=["a", "c"], num_layers=2, observed_layers=["b", "a"])
+    one_round(strategy, weights(), plan((SAME, OPPOSITE, ORTHOGONAL)))
+    assert strategy.scores == {"a": 1.0, "c": HALF}
+    assert strategy.observed_scores == {"b": 0.0}
+    assert strategy.last_aggregate.scores == {"a": 1.0, "c": HALF, "b": 0.0}
+    assert strategy.first_scores == strategy.scores
+    assert strategy.selected == ["c", "a"]
 
 
-@pytest.mark.parametrize("cls", [LayerSelection, FLFAFedAvg, FLFAFedAvgM, FLFAFedAdam])
-def test_the_callers_config_is_left_as_flower_leaves_it(cls):
-    """Flower writes the round into it; the names of the layers stay out."""
-    strategy = cls(layers=LAYERS, rule="fixed", fixed_layers=["a", "b"])
-    grid = FakeGrid(2, noisy_client)
-    values = {"lr": 0.5, "name": "x", "sizes": [1, 2], "flag": True, "raw": b"\0"}
-    config = ConfigRecord(dict(values))
-    for server_round in (1, 2):
-        messages = list(strategy.configure_train(server_round, weights(), config, grid))
-        left = {**values, "server-round": server_round}
-        assert dict(config) == left
-        for message in messages:
-            sent = message.content["config"]
-            assert sent is not config
-            assert dict(sent) == {**left, FA_LAYERS: ["a", "b"]}
-        # Nor does what a message becomes reach the caller or the strategy.
-        sent["lr"] = 7.0
-        sent[FA_LAYERS].append("x")
-        assert dict(config) == left
-        assert strategy.selected == ["a", "b"]
+# What the layers are scored by.
 
 
-def test_the_caller_may_not_smuggle_layers_in():
-    strategy = FLFAFedAvg(layers=LAYERS, rule="none")
-    config = ConfigRecord({FA_LAYERS: ["a"]})
-    for message in strategy.configure_train(
-        1, weights(), config, FakeGrid(2, noisy_client)
-    ):
-        assert message.content["config"][FA_LAYERS] == []
-    assert dict(config) == {FA_LAYERS: ["a"], "server-round": 1}
+def formula(grid, sent, name):
+    """Return z of the paper over the replies of a grid, with all updates in memory."""
+    start_ = ndarrays(sent)[name].astype(np.float64).ravel()
+    updates = [
+        ndarrays(r.content["arrays"])[name].astype(np.float64).ravel() - start_
+        for r in grid.replied
+    ]
+    mean = np.mean(updates, axis=0)
+    cosines = [g @ mean / np.linalg.norm(g) / np.linalg.norm(mean) for g in updates]
+    return float(np.mean(cosines))
 
 
-def test_sent_messages_do_not_change_when_the_selection_does():
-    """A message is configured before, and may be sent after, the next choice."""
-    strategy = FLFAFedAvg(layers=LAYERS)
-    grid = FakeGrid(2, plan((SAME, OPPOSITE, SAME)))
-    config = ConfigRecord()
-    first = list(strategy.configure_train(1, weights(), config, grid))
-    strategy.aggregate_train(1, grid.send_and_receive(first))
-    second = list(strategy.configure_train(2, weights(), config, grid))
-    assert [m.content["config"][FA_LAYERS] for m in first] == [[], []]
-    assert [m.content["config"][FA_LAYERS] for m in second] == [["b"], ["b"]]
-    assert {m.content["config"]["server-round"] for m in first} == {1}
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        FLFAFedAvg(layers=["a", "b"]),
+        FLFAFedAvgM(layers=["a", "b"], server_momentum=0.9, server_learning_rate=0.3),
+        FLFAFedAdam(layers=["a", "b"], eta=0.05),
+    ],
+    ids=lambda s: type(s).__name__,
+)
+def test_scores_are_the_formula_in_every_round(strategy):
+    """With a server optimiser too, whose new model is not the mean of the replies."""
+    rng = np.random.default_rng(0)
+    arrays = record(
+        {"a.weight": rng.normal(size=(4, 3)), "b.weight": rng.normal(size=5)}
+    )
+    for server_round in (1, 2, 3):
+        (new, _), grid = one_round(strategy, arrays, noisy_client, 5, server_round)
+        assert bits(grid.received[0].content["arrays"]) == bits(arrays)
+        for layer in "ab":
+            want = formula(grid, arrays, f"{layer}.weight")
+            assert strategy.scores[layer] == pytest.approx(want, rel=0, abs=1e-9)
+        assert strategy.selected == [min(strategy.scores, key=strategy.scores.get)]
+        arrays = new
 
 
-def test_records_under_other_keys():
-    strategy = FLFAFedAvg(layers=LAYERS, arrayrecord_key="w", configrecord_key="c")
-    grid = FakeGrid(2, noisy_client)
-    message = next(iter(strategy.configure_train(1, weights(), ConfigRecord(), grid)))
-    assert list(message.content) == ["w", "c"]
-    assert dict(message.content["c"]) == {"server-round": 1, FA_LAYERS: []}
+class LookAhead(FedAvg):
+    """A base that sends other arrays than the ones it is given."""
+
+    def configure_train(self, server_round, arrays, config, grid):
+        ahead = ndarrays(arrays)
+        ahead["b.weight"] += 100
+        return super().configure_train(server_round, record(ahead), config, grid)
 
 
-def test_no_training():
-    strategy = FLFAFedAvg(layers=LAYERS, fraction_train=0.0)
-    grid = FakeGrid(2, noisy_client)
-    assert list(strategy.configure_train(1, weights(), ConfigRecord(), grid)) == []
-    assert strategy.aggregate_train(1, []) == (None, None)
-    result, _ = start(strategy, grid, weights(), 2)
-    assert len(result.evaluate_metrics_clientapp) == 2
+def test_scores_are_relative_to_the_arrays_that_were_sent():
+    """The updates of ``b`` cancel out, those of ``a`` are orthogonal: b is lowest.
+
+    Relative to the arrays given to ``configure_train`` every update of ``b`` would be
+    about (100, 100), with the score 1, and ``a`` the lowest.
+    """
+    strategy = type("Mine", (LayerSelection, LookAhead), {})(layers=["a", "b"])
+    (arrays, _), grid = one_round(
+        strategy, weights(), plan((ORTHOGONAL, OPPOSITE, ZERO))
+    )
+    sent = ndarrays(grid.received[0].content["arrays"])
+    assert sent["b.weight"].tolist() == [100, 100]
+    assert strategy.scores == {"a": HALF, "b": 0.0}
+    assert strategy.selected == ["b"]
+    assert ndarrays(arrays)["b.weight"].tolist() == [100, 100]
 
 
-def test_is_a_fedavg_and_can_log_its_summary(caplog):
-    strategy = FLFAFedAvgM(layers=["conv1", "fc9"], rule="highest", server_momentum=0.5)
-    assert isinstance(strategy, FedAvg)
-    with caplog.at_level("INFO", logger="flwr"):
-        strategy.summary()
-    text = "".join(caplog.messages)
-    assert all(word in text for word in ("highest", "conv1", "fc9", "FedAvgM", "0.5"))
+def test_error_replies_are_ignored():
+    """Node 3 fails: K = 2, z(a) = 1/sqrt2 and z(b) = 0."""
+    client = plan_client(
+        {1: {"a.weight": (*ORTHOGONAL, None), "b.weight": (*OPPOSITE, None)}}
+    )
+    strategy = FLFAFedAvg(layers=["a", "b"])
+    (arrays, _), grid = one_round(strategy, weights(), client, 3)
+    assert sum(r.has_error() for r in grid.replied) == 1
+    assert strategy.scores == {"a": HALF, "b": 0.0}
+    assert ndarrays(arrays)["a.weight"].tolist() == [0.5, 0.5]
+
+
+def test_scores_are_not_weighted_by_the_number_of_examples():
+    """Mean (1/2, 1/2) whatever the numbers: 1/sqrt2. Weighted 99:1 it were 0.505."""
+    updates = {1: (1.0, 0.0), 2: (0.0, 1.0)}
+
+    def client(message):
+        node = message.metadata.dst_node_id
+        arrays = {"a.weight": np.array(updates[node])}
+        return answer(arrays, 99 if node == 1 else 1, loss=float(node))
+
+    strategy = FLFAFedAvg(layers=["a"])
+    (arrays, metrics), _ = one_round(strategy, weights("a"), client)
+    assert ndarrays(arrays)["a.weight"] == pytest.approx([0.99, 0.01])
+    assert metrics == MetricRecord({"loss": 0.99 * 1 + 0.01 * 2})
+    assert strategy.scores["a"] == pytest.approx(1 / math.sqrt(2), rel=0, abs=1e-15)
+
+
+@pytest.mark.parametrize("cls", [FLFAFedAvg, FLFAFedAvgM])
+def test_a_round_in_which_everything_fails_changes_nothing(cls):
+    strategy = cls(layers=["a", "b"])
+    (arrays, _), _ = one_round(strategy, weights(), plan((SAME, OPPOSITE, ZERO)))
+    before = (strategy.selected[:], dict(strategy.scores), dict(strategy.first_scores))
+    assert before[0] == ["b"]
+    for client in (plan_client({}), lambda _: None):  # errors only; no reply at all
+        result, grid = one_round(strategy, arrays, client, server_round=2)
+        assert result == (None, None)
+        assert grid.fa_layers(2) == ["b"]
+        assert (strategy.selected, strategy.scores, strategy.first_scores) == before
+        assert strategy.last_aggregate is None
+
+
+class Constant(FedAvg):
+    """A base that accepts any reply."""
+
+    def aggregate_train(self, server_round, replies):
+        return weights(), MetricRecord()
+
+
+def with_records(**records):
+    """Return a client that replies with these array records."""
+
+    def client(message):
+        node = message.metadata.dst_node_id
+        sign = 1.0 if node == 1 else -1.0
+        reply = {name: record(arrays(sign)) for name, arrays in records.items()}
+        return RecordDict({**reply, "metrics": MetricRecord({"num-examples": 1})})
+
+    return client
+
+
+def opposite(sign):
+    return {"a.weight": np.array([1.0, 0.0]), "b.weight": np.array([sign, 0.0])}
+
+
+def alike(sign):
+    return {"a.weight": np.array([1.0, 0.0]), "b.weight": np.array([1.0, 0.0])}
+
+
+@pytest.mark.parametrize("base", [None, FedAvg])
+def test_the_only_array_record_is_scored_under_any_name(base):
+    """Flower averages it under any name as well."""
+    cls = FLFAFedAvg if base is None else type("Mine", (LayerSelection, base), {})
+    strategy = cls(layers=["a", "b"])
+    (arrays, _), _ = one_round(strategy, weights("ab"), with_records(other=opposite))
+    assert strategy.scores == {"a": 1.0, "b": 0.0}
+    assert ndarrays(arrays)["a.weight"].tolist() == [1.0, 0.0]
+
+
+def test_of_several_array_records_the_strategys_own_is_scored():
+    strategy = type("Mine", (LayerSelection, Constant), {})(layers=["a", "b"])
+    one_round(strategy, weights(), with_records(aside=alike, arrays=opposite))
+    assert strategy.scores == {"a": 1.0, "b": 0.0}
+    with pytest.raises(ValueError, match=r"'a' has no array 'a\.weight'"):
+        one_round(strategy, weights(), with_records(aside=alike, more=alike))
+
+
+@pytest.mark.parametrize("cls", [FLFAFedAvg, LayerSelection])
+def test_replies_that_cannot_be_scored(cls):
+    def run(arrays):
+        strategy = cls(layers=["a"])
+        one_round(strategy, weights("a"), lambda message: answer(arrays(message)))
+
+    with pytest.raises(InconsistentMessageReplies):
+        run(lambda message: {str(message.metadata.dst_node_id): np.ones(2)})
+    with pytest.raises(ValueError, match=r"'a' has no array 'a\.weight'"):
+        run(lambda message: {"b.weight": np.ones(2)})
+    with pytest.raises(ValueError, match=r"'a'.*\(3,\).*\(2,\)"):
+        run(lambda message: {"a.weight": np.ones(3)})
+
+
+def test_aggregation_before_configuration():
+    grid = FakeGrid(1, noisy_client)
+    config = ConfigRecord({"server-round": 1})
+    content = RecordDict({"arrays": weights("a"), "config": config})
+    replies = list(grid.send_and_receive([Message(content, 1, "train")]))
+    with pytest.raises(RuntimeError, match="configure_train"):
+        FLFAFedAvg(layers=["a"]).aggregate_train(1, replies)
+    errors = [Message(Error(code=1), reply_to=grid.received[0])]
+    assert FLFAFedAvg(layers=["a"]).aggregate_train(1, errors) == (None, None)
