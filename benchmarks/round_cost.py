@@ -27,11 +27,12 @@ from benchmarks.app_runs import run_app
 from benchmarks.figures import of_measurements, output_file, publish
 from benchmarks.peers.work import CLIENTS, NORMS, Work, export_work
 from clients import LocalTrainer, TrainSettings, keep_freed_memory
+from flfa_app.client.images import client_images
 from flfa_app.client.node_config import NodeConfig
 from flfa_app.launch.app_files import PROJECT
 from flfa_app.launch.cli import positive_int
 from flfa_app.launch.superlink import local_superlink
-from flfa_app.task import client_images, client_seed, images_of, model_for
+from flfa_app.task import client_seed, images_of, model_for
 
 __all__ = ["main"]
 

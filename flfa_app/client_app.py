@@ -13,6 +13,7 @@ from torch import nn
 
 from clients import TrainSettings, aligned_layers, keep_freed_memory
 from flfa_app.arrays import load_arrays, to_arrays, to_tensors
+from flfa_app.client.images import client_images
 from flfa_app.client.node_config import NodeConfig
 from flfa_app.client.state import ClientState
 from flfa_app.config import RunConfig
@@ -25,7 +26,7 @@ from flfa_app.message_keys import (
     SERVER_ROUND,
 )
 from flfa_app.methods import ALGORITHMS
-from flfa_app.task import client_images, client_seed, device_of, model_for, use_threads
+from flfa_app.task import client_seed, device_of, model_for, use_threads
 
 app = ClientApp()
 

@@ -12,16 +12,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from clients.depthwise import fast_depthwise
-from flfa_app.client.node_config import NodeConfig
 from flfa_app.config import RunConfig
 from flfa_app.data.cache import cached_partition
 from flfa_app.data.dataset import DataDescription, ImageDataset
 from flfa_app.data.loading import load_dataset
-from flfa_app.data.node_data import NodeData, load_node_data
 from flfa_app.models import build_model
 
 __all__ = [
-    "client_images",
     "client_seed",
     "device_of",
     "images_of",
@@ -103,21 +100,6 @@ def _used_images(number: int, fraction: float, seed: int) -> NDArray[np.int64]:
     # The second number makes this draw independent of others with the same seed.
     drawn = np.random.default_rng([seed, number]).permutation(number)
     return np.sort(drawn[: max(1, round(fraction * number))])
-
-
-def client_images(
-    config: RunConfig, node: NodeConfig, description: DataDescription
-) -> NodeData:
-    """Return the training images (pixels) and labels of one client.
-
-    They are the node's own if it has a ``dataset-path``, otherwise its partition of the
-    run's data set. They are not cached: the pixels come from a memory-mapped file.
-    """
-    if node.dataset_path:
-        return load_node_data(node.dataset_path, description)
-    images = images_of(config)
-    mine = partitions_of(config, node.num_partitions)[node.partition_id]
-    return NodeData(images.train[mine], images.train_labels[mine])
 
 
 def client_seed(seed: int, server_round: int, partition_id: int) -> int:

@@ -1,1 +1,1 @@
-"""The client side of a run: its node config and its state."""
+"""The client side of a run: node config, training images, and client state."""
