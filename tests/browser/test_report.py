@@ -1,4 +1,4 @@
-"""The report in headless Chromium: what is shown, and what its filters do to it."""
+"""The report in headless Chromium: what it shows, and the effect of its filters."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chro
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A report with five data sets: wider than a phone."""
+    """Address of a report with five data sets, which is wider than a phone."""
     folder = tmp_path_factory.mktemp("grid")
     axes = AXES | {"dataset": {name: {"dataset": name} for name in DATASETS}}
     results = make_grid(folder, axes, table="table1")
@@ -58,20 +58,20 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def page(browser: webdriver.Chrome, address: str) -> webdriver.Chrome:
-    size(browser, 1280, 900)
+    set_screen(browser, 1280, 900)
     browser.get(address)
     return browser
 
 
-def size(browser: webdriver.Chrome, width: int, height: int) -> None:
+def set_screen(browser: webdriver.Chrome, width: int, height: int) -> None:
     screen = {"width": width, "height": height, "deviceScaleFactor": 1}
     phone = {"mobile": width < 500}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen | phone)
 
 
-def width_on_a_phone(page: webdriver.Chrome, width: int) -> int:
-    """How wide the page is on a screen of this width, with everything unfolded."""
-    size(page, width, 700)
+def page_width(page: webdriver.Chrome, width: int) -> int:
+    """Return the width of the page on a screen of this width, with all unfolded."""
+    set_screen(page, width, 700)
     page.execute_script(
         "document.querySelectorAll('details').forEach(d => d.open = true)"
     )
@@ -79,71 +79,71 @@ def width_on_a_phone(page: webdriver.Chrome, width: int) -> int:
     return int(page.execute_script("return document.documentElement.scrollWidth"))
 
 
-def shown(page: webdriver.Chrome, selector: str) -> list[str]:
-    """The texts of the elements that can be seen."""
-    found = page.find_elements(By.CSS_SELECTOR, selector)
-    return [element.text for element in found if element.is_displayed()]
+def visible_texts(page: webdriver.Chrome, selector: str) -> list[str]:
+    """Return the texts of the visible elements."""
+    elements = page.find_elements(By.CSS_SELECTOR, selector)
+    return [element.text for element in elements if element.is_displayed()]
 
 
-def box(page: webdriver.Chrome, value: str) -> WebElement:
+def checkbox(page: webdriver.Chrome, value: str) -> WebElement:
     return page.find_element(By.CSS_SELECTOR, f"#filters input[value='{value}']")
 
 
-def tables(page: webdriver.Chrome) -> list[str]:
-    return shown(page, "section[data-metric] > h2")
+def table_headings(page: webdriver.Chrome) -> list[str]:
+    return visible_texts(page, "section[data-metric] > h2")
 
 
-def columns(page: webdriver.Chrome) -> list[str]:
-    return shown(page, "section[data-metric=score] thead th")
+def column_labels(page: webdriver.Chrome) -> list[str]:
+    return visible_texts(page, "section[data-metric=score] thead th")
 
 
-def methods(page: webdriver.Chrome) -> list[str]:
-    return shown(page, "section[data-metric=score] tr.value > th")
+def row_labels(page: webdriver.Chrome) -> list[str]:
+    return visible_texts(page, "section[data-metric=score] tr.value > th")
 
 
-def test_everything_is_shown_at_first(page: webdriver.Chrome) -> None:
+def test_the_page_shows_everything_at_first(page: webdriver.Chrome) -> None:
     assert page.title == "A small grid"
     names = ["BloodMNIST", "OrganCMNIST", "OrganSMNIST", "PathMNIST", "CIFAR-10"]
-    assert columns(page) == names
-    assert methods(page) == ["FedAvg", "FedAvg + FLFA", "MOON", "MOON + FLFA"]
-    assert len(tables(page)) == 5  # three tables, two kinds of curves
-    cell = shown(page, "section[data-metric=score] tr.value > td")[0]
+    assert column_labels(page) == names
+    assert row_labels(page) == ["FedAvg", "FedAvg + FLFA", "MOON", "MOON + FLFA"]
+    assert len(table_headings(page)) == 5  # three tables, two kinds of curves
+    cell = visible_texts(page, "section[data-metric=score] tr.value > td")[0]
     assert cell == "51.00 ± 1.00\npaper 59.26"
 
 
 def test_the_console_is_silent(page: webdriver.Chrome) -> None:
-    box(page, "moon").click()
+    checkbox(page, "moon").click()
     assert page.get_log("browser") == []
 
 
-def test_a_data_set_can_be_left_out(page: webdriver.Chrome) -> None:
-    box(page, "organcmnist").click()
-    assert columns(page) == ["BloodMNIST", "OrganSMNIST", "PathMNIST", "CIFAR-10"]
+def test_filter_of_data_sets(page: webdriver.Chrome) -> None:
+    checkbox(page, "organcmnist").click()
+    assert column_labels(page) == ["BloodMNIST", "OrganSMNIST", "PathMNIST", "CIFAR-10"]
     row = "section[data-metric=score] tr.value"
-    assert len(shown(page, f"{row}:first-child > td")) == 4
-    assert "OrganCMNIST" not in shown(page, "summary")
-    box(page, "organcmnist").click()
-    assert len(columns(page)) == 5
-    assert "OrganCMNIST" in shown(page, "summary")
+    assert len(visible_texts(page, f"{row}:first-child > td")) == 4
+    assert "OrganCMNIST" not in visible_texts(page, "summary")
+    checkbox(page, "organcmnist").click()
+    assert len(column_labels(page)) == 5
+    assert "OrganCMNIST" in visible_texts(page, "summary")
 
 
-def test_a_method_can_be_left_out(page: webdriver.Chrome) -> None:
-    before = len(shown(page, "figure"))
-    box(page, "moon").click()
-    assert methods(page) == ["FedAvg", "FedAvg + FLFA"]
-    assert shown(page, "section[data-metric=score] tr.difference > th") == [
+def test_filter_of_methods(page: webdriver.Chrome) -> None:
+    before = len(visible_texts(page, "figure"))
+    checkbox(page, "moon").click()
+    assert row_labels(page) == ["FedAvg", "FedAvg + FLFA"]
+    assert visible_texts(page, "section[data-metric=score] tr.difference > th") == [
         "difference to FedAvg"
     ]
-    assert len(shown(page, "figure")) == before / 2
+    assert len(visible_texts(page, "figure")) == before / 2
 
 
-def test_flfa_can_be_left_out(page: webdriver.Chrome) -> None:
-    """Also of the curves: one line of two is left in each."""
+def test_filter_of_rules(page: webdriver.Chrome) -> None:
+    """It also hides one of the two lines in each chart."""
     curves = "section[data-metric=score] figure:first-child g"
     lines = page.find_elements(By.CSS_SELECTOR, curves)[:2]
     assert [line.is_displayed() for line in lines] == [True, True]
-    box(page, "lowest").click()
-    assert methods(page) == ["FedAvg", "MOON"]
+    checkbox(page, "lowest").click()
+    assert row_labels(page) == ["FedAvg", "MOON"]
     assert [line.is_displayed() for line in lines] == [True, False]
 
 
@@ -151,33 +151,31 @@ def test_flfa_can_be_left_out(page: webdriver.Chrome) -> None:
     ("metric", "start"),
     [("accuracy", "Accuracy"), ("AUC", "Macro-AUC"), ("time", "Time")],
 )
-def test_one_metric_can_be_chosen(
-    page: webdriver.Chrome, metric: str, start: str
-) -> None:
+def test_filter_of_metrics(page: webdriver.Chrome, metric: str, start: str) -> None:
     Select(page.find_element(By.ID, "metric")).select_by_visible_text(metric)
-    assert tables(page)
-    assert all(heading.startswith(start) for heading in tables(page))
+    assert table_headings(page)
+    assert all(heading.startswith(start) for heading in table_headings(page))
 
 
-def test_nothing_left_is_said(page: webdriver.Chrome) -> None:
+def test_a_message_says_that_nothing_is_left(page: webdriver.Chrome) -> None:
     message = page.find_element(By.ID, "nothing")
     for name in ("fedavg", "moon"):
         assert not message.is_displayed()
-        box(page, name).click()
+        checkbox(page, name).click()
     assert message.is_displayed()
 
 
-def test_all_can_be_shown_again(page: webdriver.Chrome) -> None:
-    box(page, "moon").click()
+def test_the_button_shows_all_again(page: webdriver.Chrome) -> None:
+    checkbox(page, "moon").click()
     Select(page.find_element(By.ID, "metric")).select_by_visible_text("time")
     page.find_element(By.CSS_SELECTOR, "button[type=reset]").click()
-    WebDriverWait(page, 5).until(lambda _: len(tables(page)) == 5)
-    assert len(methods(page)) == 4
+    WebDriverWait(page, 5).until(lambda _: len(table_headings(page)) == 5)
+    assert len(row_labels(page)) == 4
 
 
-def test_a_phone_need_not_scroll_sideways(page: webdriver.Chrome) -> None:
-    """With everything unfolded; what is too wide scrolls in a box of its own."""
-    assert width_on_a_phone(page, 375) <= 375
+def test_a_phone_does_not_scroll_sideways(page: webdriver.Chrome) -> None:
+    """Tables that are too wide scroll inside their own box."""
+    assert page_width(page, 375) <= 375
     table = page.find_element(By.CSS_SELECTOR, "section[data-metric=score] .scroll")
     inside, outside = page.execute_script(
         "return [arguments[0].scrollWidth, arguments[0].clientWidth]", table
@@ -189,7 +187,7 @@ def test_a_phone_need_not_scroll_sideways(page: webdriver.Chrome) -> None:
 def test_long_labels_do_not_widen_a_phone(
     browser: webdriver.Chrome, tmp_path: Path
 ) -> None:
-    """Two further axes and two rules: keys of curves are longer than the screen."""
+    """With two further axes and two rules, names of curves exceed the screen."""
     axes = {
         "dataset": {"bloodmnist": {"dataset": "bloodmnist"}},
         "method": {"fedavg": {"algorithm": "fedavg"}},
@@ -203,27 +201,25 @@ def test_long_labels_do_not_widen_a_phone(
     finish_all(results, lambda cell: 0.5, auc=0.9)
     write_report(results, tmp_path / "report.html")
     browser.get((tmp_path / "report.html").as_uri())
-    assert width_on_a_phone(browser, 360) <= 360
+    assert page_width(browser, 360) <= 360
     label = "FedAvg + FLFA (lowest), partition dirichlet-0.1, local-epochs 5"
-    assert label in shown(browser, ".key")
+    assert label in visible_texts(browser, ".key")
 
 
-def test_without_javascript_it_can_be_read(
-    browser: webdriver.Chrome, address: str
-) -> None:
+def test_the_page_without_javascript(browser: webdriver.Chrome, address: str) -> None:
     command = "Emulation.setScriptExecutionDisabled"
     browser.execute_cdp_cmd(command, {"value": True})
     try:
         browser.get(address)
-        assert methods(browser) == ["FedAvg", "FedAvg + FLFA", "MOON", "MOON + FLFA"]
-        assert len(tables(browser)) == 5
-        # Boxes that do nothing are not offered.
-        assert shown(browser, "#filters") == []
+        assert row_labels(browser) == ["FedAvg", "FedAvg + FLFA", "MOON", "MOON + FLFA"]
+        assert len(table_headings(browser)) == 5
+        # Filters would do nothing.
+        assert visible_texts(browser, "#filters") == []
     finally:
         browser.execute_cdp_cmd(command, {"value": False})
 
 
-def test_dark_and_light(page: webdriver.Chrome) -> None:
+def test_dark_and_light_colors(page: webdriver.Chrome) -> None:
     colours = {}
     for scheme in ("light", "dark"):
         feature = {"name": "prefers-color-scheme", "value": scheme}
@@ -234,15 +230,15 @@ def test_dark_and_light(page: webdriver.Chrome) -> None:
     assert colours == {"light": "rgba(255, 255, 255, 1)", "dark": "rgba(20, 23, 26, 1)"}
 
 
-def test_on_paper_nothing_is_folded(page: webdriver.Chrome) -> None:
-    assert shown(page, "#filters") != []
+def test_nothing_is_folded_in_print(page: webdriver.Chrome) -> None:
+    assert visible_texts(page, "#filters") != []
     folded = page.find_elements(By.CSS_SELECTOR, "details:not([open]) figure")
     seen = "return arguments[0].every(figure => figure.checkVisibility())"
     assert folded
     assert not page.execute_script(seen, folded)
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     try:
-        assert shown(page, "#filters") == []
+        assert visible_texts(page, "#filters") == []
         assert page.execute_script(seen, folded)
     finally:
         page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})

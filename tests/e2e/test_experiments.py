@@ -1,4 +1,4 @@
-"""A grid on Flower itself: killed in the middle, taken up again, with a bad cell."""
+"""A grid with Flower: killed, interrupted, and finished by a third call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.federation import ROOT, metrics, run_app
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("grid")]
 
-# That no update is so small shows only when clients have trained.
+# The last cell fails after its clients have trained: no update is so small.
 GRID = """
 title = "Three cells"
 nodes = 2
@@ -36,45 +36,45 @@ max-update-norm = 1e-9
 """
 
 
-class Call:
-    """A call of the command."""
+class GridCall:
+    """A call of ``python -m flfa_app.experiments run``."""
 
-    def __init__(self, folder: Path, at_a_time: int = 1) -> None:
+    def __init__(self, folder: Path, workers: int = 1) -> None:
         self.out = folder / "out"
         file = folder / "three.toml"
         file.write_text(GRID)
         command = [sys.executable, "-m", "flfa_app.experiments", "run", str(file)]
-        command += ["--out", str(self.out), "--workers", str(at_a_time)]
+        command += ["--out", str(self.out), "--workers", str(workers)]
         self.process = subprocess.Popen(
             command,
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            # Whoever starts the tests may have told them to ignore Ctrl-C.
+            # The tests may have been started with Ctrl-C ignored.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
-    def wait_for(self, condition: Callable[[], bool]) -> None:
+    def wait_until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 300
         while not condition():
             assert self.process.poll() is None, self.process.communicate()[0]
             assert time.monotonic() < deadline
             time.sleep(0.05)
 
-    def homes(self, *others: Path) -> list[Path]:
-        """The Flower homes of the call's SuperLinks, when they are not the others."""
-        found: list[Path] = []
+    def wait_for_homes(self, *earlier: Path) -> list[Path]:
+        """Return the Flower homes of this call's SuperLinks."""
+        homes: list[Path] = []
 
-        def known() -> bool:
-            found[:] = homes_in(self.out)
-            return bool(found) and found[0] not in others
+        def are_recorded() -> bool:
+            homes[:] = recorded_homes(self.out)
+            return bool(homes) and homes[0] not in earlier
 
-        self.wait_for(known)
-        return found
+        self.wait_until(are_recorded)
+        return homes
 
 
-def homes_in(out: Path) -> list[Path]:
+def recorded_homes(out: Path) -> list[Path]:
     file = out / "flower-home"
     return [Path(x) for x in file.read_text().splitlines()] if file.is_file() else []
 
@@ -82,50 +82,47 @@ def homes_in(out: Path) -> list[Path]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
-    # Only if a test has failed half-way is there something left to stop.
-    for home in homes_in(tmp_path / "out"):
+    # Homes are recorded only if the test failed before its calls ended.
+    for home in recorded_homes(tmp_path / "out"):
         stop_processes(home)
 
 
-def test_a_grid_that_was_killed_and_interrupted_ends_as_one_that_was_not(
-    folder: Path,
-) -> None:
-    """Against the same cells in this process, without Flower's engine."""
-    killed = Call(folder)
+def test_a_grid_survives_a_kill_and_an_interrupt(folder: Path) -> None:
+    """Its results equal those of runs in this process, without Flower's engine."""
+    killed = GridCall(folder)
     first, second, bad = (
         killed.out / "cells" / f"{name}-s0" for name in ("bp", "flfa", "impossible")
     )
-    half = killed.out / "running" / second.name
-    killed.wait_for(lambda: any(half.glob("*/metrics.jsonl")))
-    (old_home,) = killed.homes()
-    old = find_processes(old_home)
+    running = killed.out / "running" / second.name
+    killed.wait_until(lambda: any(running.glob("*/metrics.jsonl")))
+    (killed_home,) = killed.wait_for_homes()
+    processes = find_processes(killed_home)
     killed.process.send_signal(signal.SIGKILL)
     killed.process.communicate()
     assert (first / "summary.json").is_file()
     assert not second.exists()
     written = os.stat(first / "summary.json")
 
-    interrupted = Call(folder)
-    (next_home,) = interrupted.homes(old_home)
-    assert find_processes(old_home) == set()
-    interrupted.wait_for(
-        lambda: not any(map(is_running, old))
-    )  # Ray's, in their own time
-    interrupted.wait_for(lambda: any(half.glob("*/metrics.jsonl")))
-    old = find_processes(next_home)
+    interrupted = GridCall(folder)
+    (interrupted_home,) = interrupted.wait_for_homes(killed_home)
+    assert find_processes(killed_home) == set()
+    # Ray's processes end some time after they are told to.
+    interrupted.wait_until(lambda: not any(map(is_running, processes)))
+    interrupted.wait_until(lambda: any(running.glob("*/metrics.jsonl")))
+    processes = find_processes(interrupted_home)
     interrupted.process.send_signal(signal.SIGINT)
     output, _ = interrupted.process.communicate(timeout=60)
     assert interrupted.process.returncode == 130, output
     assert "Traceback" not in output
     assert not second.exists()
-    assert not any(map(is_running, old | find_processes(next_home)))
-    assert not next_home.exists()
+    assert not any(map(is_running, processes | find_processes(interrupted_home)))
+    assert not interrupted_home.exists()
 
-    again = Call(folder, at_a_time=2)
-    new_homes = again.homes(next_home)
-    assert len(new_homes) == 2
-    output, _ = again.process.communicate(timeout=300)
-    assert again.process.returncode == 1, output
+    last = GridCall(folder, workers=2)
+    last_homes = last.wait_for_homes(interrupted_home)
+    assert len(last_homes) == 2
+    output, _ = last.process.communicate(timeout=300)
+    assert last.process.returncode == 1, output
     assert "3 cells: 1 finished, 2 to do" in output
     assert "1 of 2 cells have failed" in output
     now = os.stat(first / "summary.json")
@@ -138,11 +135,11 @@ def test_a_grid_that_was_killed_and_interrupted_ends_as_one_that_was_not(
         assert model == (reference / "model.safetensors").read_bytes()
 
     assert not bad.exists()
-    mark = json.loads(bad.with_name(f"{bad.name}.failed.json").read_text())
-    assert "it must be at most 1e-09" in mark["reason"]
-    assert mark["reason"] in output
-    assert "it must be at most 1e-09" in Path(mark["log"]).read_text()
-    assert all(find_processes(home) == set() for home in new_homes)
-    assert not any(home.exists() for home in new_homes)
-    assert not (again.out / "flower-home").exists()
-    assert list((again.out / "running").iterdir()) == []
+    failure = json.loads(bad.with_name(f"{bad.name}.failed.json").read_text())
+    assert "it must be at most 1e-09" in failure["reason"]
+    assert failure["reason"] in output
+    assert "it must be at most 1e-09" in Path(failure["log"]).read_text()
+    assert all(find_processes(home) == set() for home in last_homes)
+    assert not any(home.exists() for home in last_homes)
+    assert not (last.out / "flower-home").exists()
+    assert list((last.out / "running").iterdir()) == []
