@@ -14,7 +14,7 @@ from flfa_app.methods import ALGORITHMS
 from tests.federation import metrics, run_app
 
 # All take part, so that clients have state in the second round.
-KEYS = {"fraction-train": 1.0, "num-server-rounds": 3, "pictures": False}
+KEYS = {"fraction-train": 1.0, "num-server-rounds": 2, "pictures": False}
 
 # Of every method: a key and a value that is not the default.
 OF_ALL: list[tuple[str, Any]] = [

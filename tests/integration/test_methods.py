@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,92 +13,79 @@ from safetensors.torch import load_file
 
 from clients import TrainSettings, eligible_layers
 from flfa_app.methods import ALGORITHMS
-from flfa_app.models import MODELS, NORMS, build_model
-from tests.federation import default_keys, metrics, run_app
+from flfa_app.models import build_model
+from tests.federation import metrics, run_app
 
-EVERYONE = {"fraction-train": 1.0, "num-server-rounds": 3, "pictures": False}
+KEYS = {
+    "fraction-train": 1.0,
+    "num-server-rounds": 3,
+    "pictures": False,
+    "norm": "batch",
+}
+# One step a round for every client: B is w in it, and BatchNorm counts it.
+ONE_STEP = {"batch-size": 10**6, "partitioner": "iid", "num-fa-layers": 3}
 NEUTRAL = [name for name, method in ALGORITHMS.items() if method.fedavg_keys]
+EVERY = pytest.mark.parametrize("name", ALGORITHMS)
+
+Runs = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """A function that runs a method with some keys, once for all tests."""
+
+    @cache
+    def run_once(name: str, keys: tuple[tuple[str, Any], ...], order: int) -> Path:
+        folder = tmp_path_factory.mktemp(name)
+        return run_app(folder, {**KEYS, "algorithm": name, **dict(keys)}, order=order)
+
+    def run_method(name: str, order: int = 0, **keys: Any) -> Path:
+        changed = tuple((k.replace("_", "-"), value) for k, value in keys.items())
+        return run_once(name, changed, order)
+
+    return run_method
 
 
 def model_of(results: Path) -> dict[str, torch.Tensor]:
     return load_file(results / "model.safetensors")
 
 
-def assert_same(one: Path, other: Path) -> None:
+def same_model(one: Path, other: Path) -> bool:
     first, second = model_of(one), model_of(other)
     assert first.keys() == second.keys()
-    for name, tensor in first.items():
-        assert torch.equal(tensor, second[name]), name
-
-
-@pytest.fixture(scope="module")
-def fedavg(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return run_app(tmp_path_factory.mktemp("fedavg"), {**EVERYONE, "norm": "batch"})
+    return all(torch.equal(tensor, second[name]) for name, tensor in first.items())
 
 
 @pytest.mark.parametrize("name", NEUTRAL)
-def test_neutral_keys_are_fedavg_bit_for_bit(
-    name: str, fedavg: Path, tmp_path: Path
-) -> None:
-    neutral = ALGORITHMS[name].fedavg_keys
-    keys = {**EVERYONE, "norm": "batch", "algorithm": name, "flfa": "none"}
-    plain = run_app(tmp_path / "plain", {**keys, "algorithm": "fedavg"})
-    assert_same(run_app(tmp_path, {**keys, **neutral}), plain)
-    # And FLFA goes on top of it as on top of FedAvg.
-    assert_same(run_app(tmp_path / "fa", {**keys, **neutral, "flfa": "lowest"}), fedavg)
+@pytest.mark.parametrize("rule", ["none", "lowest"])
+def test_neutral_keys_are_fedavg_bit_for_bit(name: str, rule: str, run: Runs) -> None:
+    neutral = run(name, flfa=rule, **ALGORITHMS[name].fedavg_keys)
+    assert same_model(neutral, run("fedavg", flfa=rule))
 
 
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "fedavg"])
-def test_the_default_keys_are_not_neutral(
-    name: str, fedavg: Path, tmp_path: Path
-) -> None:
-    run = run_app(tmp_path, {**EVERYONE, "norm": "batch", "algorithm": name})
-    apart = [
-        name
-        for name, tensor in model_of(run).items()
-        if not torch.equal(tensor, model_of(fedavg)[name])
-    ]
-    assert apart
+def test_the_default_keys_are_not_neutral(name: str, run: Runs) -> None:
+    assert not same_model(run(name, flfa="lowest"), run("fedavg", flfa="lowest"))
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_one_local_step_a_round_makes_flfa_the_method_itself(
-    name: str, tmp_path: Path
-) -> None:
+@EVERY
+def test_with_several_local_steps_flfa_changes_the_method(name: str, run: Runs) -> None:
+    flfa = run(name, flfa="lowest")
+    assert [len(row["selected"]) for row in metrics(flfa)] == [0, 1, 1]
+    assert not same_model(run(name, flfa="none"), flfa)
+
+
+@EVERY
+def test_with_one_local_step_flfa_is_the_method_itself(name: str, run: Runs) -> None:
     """The first step of a round has B = w, whatever the method adds to it."""
-    keys = {**EVERYONE, "algorithm": name, "batch-size": 10**6, "num-fa-layers": 3}
-    plain, flfa = (run_app(tmp_path, {**keys, "flfa": x}) for x in ("none", "lowest"))
+    flfa = run(name, flfa="lowest", **ONE_STEP)
     assert [len(row["selected"]) for row in metrics(flfa)] == [0, 3, 3]
-    assert_same(plain, flfa)
+    assert same_model(run(name, flfa="none", **ONE_STEP), flfa)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_with_more_local_steps_flfa_changes_the_method(
-    name: str, tmp_path: Path
-) -> None:
-    keys = {**EVERYONE, "num-server-rounds": 2, "algorithm": name}
-    plain, flfa = (run_app(tmp_path, {**keys, "flfa": x}) for x in ("none", "lowest"))
-    assert [len(row["selected"]) for row in metrics(flfa)] == [0, 1]
-    one, other = model_of(plain), model_of(flfa)
-    assert any(not torch.equal(one[key], other[key]) for key in one)
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_run_does_not_depend_on_the_order_of_replies(
-    name: str, tmp_path: Path
-) -> None:
-    """Client state included: it is kept by node, and every node has another id."""
-    keys = {**EVERYONE, "algorithm": name, "flfa": "lowest"}
-    one, other = (run_app(tmp_path, keys, order=order) for order in (1, 2))
-    assert metrics(one) == metrics(other)
-    assert_same(one, other)
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_integer_buffers_keep_type_and_value(name: str, tmp_path: Path) -> None:
-    equal = {"norm": "batch", "partitioner": "iid", "batch-size": 10**6}
-    state = model_of(run_app(tmp_path, {**EVERYONE, **equal, "algorithm": name}))
-    for key, tensor in state.items():
+@EVERY
+def test_integer_buffers_keep_type_and_value(name: str, run: Runs) -> None:
+    for key, tensor in model_of(run(name, flfa="lowest", **ONE_STEP)).items():
         if key.endswith("num_batches_tracked"):
             assert tensor.dtype == torch.int64
             assert tensor.item() == 3  # one step in each of three rounds
@@ -104,47 +93,51 @@ def test_integer_buffers_keep_type_and_value(name: str, tmp_path: Path) -> None:
             assert (tensor > 0).all()
 
 
-def test_fedacg_begins_as_fedprox(tmp_path: Path) -> None:
-    """In round 1 the look-ahead is the model: FedProx with mu = beta."""
-    one = {"num-server-rounds": 1, "flfa": "none"}
-    acg = run_app(tmp_path, {**one, "algorithm": "fedacg", "fedacg-beta": 0.3})
-    prox = run_app(tmp_path, {**one, "algorithm": "fedprox", "fedprox-mu": 0.3})
-    assert_same(acg, prox)
+@EVERY
+def test_a_run_does_not_depend_on_the_order_of_replies(name: str, run: Runs) -> None:
+    """Client state included: a node has another id and replies at another time."""
+    one, other = (run(name, order=order, flfa="lowest") for order in (0, 2))
+    assert metrics(one) == metrics(other)
+    assert same_model(one, other)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_bytes_on_the_wire(name: str, fedavg: Path, tmp_path: Path) -> None:
-    """A few settings down, nothing up; SCAFFOLD sends its control variate down."""
-    run = run_app(tmp_path, {**EVERYONE, "norm": "batch", "algorithm": name})
+@EVERY
+def test_bytes_on_the_wire(name: str, run: Runs) -> None:
+    """A few options down, nothing up; SCAFFOLD sends its control variate down."""
+    own_run, plain_run = run(name, flfa="lowest"), run("fedavg", flfa="lowest")
     parameters = sum(
-        4 * t.numel() for k, t in model_of(run).items() if "running" not in k
+        4 * t.numel() for k, t in model_of(own_run).items() if "running" not in k
     )
-    for own, plain in zip(metrics(run), metrics(fedavg), strict=True):
+    for own, plain in zip(metrics(own_run), metrics(plain_run), strict=True):
         clients = len(own["participants"])
         names = len(" ".join(own["selected"] + plain["selected"]))
         down = (own["bytes-sent"] - plain["bytes-sent"]) / clients
         up = (own["bytes-received"] - plain["bytes-received"]) / clients
         model = parameters if name == "scaffold" else 0
-        # NumPy's header of each array and the keys come on top of the numbers.
+        # NumPy's header of each array and the keys are added to the numbers.
         assert 0.95 * model - names <= down <= 1.1 * model + 120 + names
         assert 0 <= up <= 32
 
 
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("model", ["cnn", "mobilenet_v2", "resnet18"])
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_method_trains_every_model(name: str, model: str, norm: str) -> None:
+def test_fedacg_begins_as_fedprox(run: Runs) -> None:
+    """In round 1 the look-ahead is the model: FedProx with mu = beta."""
+    one = {"num_server_rounds": 1, "flfa": "none"}
+    acg = run("fedacg", **one, fedacg_beta=0.3)
+    assert same_model(acg, run("fedprox", **one, fedprox_mu=0.3))
+
+
+@pytest.mark.parametrize(
+    ("model", "norm"), [("mobilenet_v2", "batch"), ("resnet18", "group")]
+)
+@EVERY
+def test_every_method_trains_large_models(name: str, model: str, norm: str) -> None:
     """Two steps, twice, the second time with the state of the first, with FA."""
-    assert model in MODELS
     method = ALGORITHMS[name]
     inputs, targets = torch.randn(6, 1, 16, 16), torch.arange(6) % 3
     net = build_model(model, channels=1, size=16, classes=4, norm=norm, seed=0)
     layer = eligible_layers(net)[1]
     settings = TrainSettings(batch_size=3, epochs=1, fa_layers=(layer,))
-    config: dict[str, Any] = {
-        "proximal-mu": default_keys()["fedprox-mu"],
-        **default_keys(),
-    }
+    config = {x.message_key: x.default for x in method.options if x.message_key}
     state: dict[str, torch.Tensor] = {}
     for _ in range(2):
         received = {k: torch.full_like(p, 1e-3) for k, p in net.named_parameters()}

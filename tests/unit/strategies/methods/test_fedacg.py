@@ -22,13 +22,12 @@ from tests.unit.strategies.methods.cases import (
 ROUNDS = 4
 
 
-@pytest.mark.parametrize(("dtype", "digits"), [(np.float32, 1e-6), (np.float64, 1e-14)])
-@pytest.mark.parametrize("lookahead", [0.85, 0.3, 0.99])
-def test_what_is_sent_and_what_is_returned(lookahead, dtype, digits):
+@pytest.mark.parametrize("lookahead", [0.3, 0.99])
+def test_what_is_sent_and_what_is_returned(lookahead):
     """Sent in round t: W + lambda (W - the W before it), W alone in round 1."""
     grid = FakeGrid(NODES, client)
     strategy = FedACG(lookahead=lookahead, parameters=PARAMETERS, fraction_train=0.5)
-    first = weights(dtype)
+    first = weights(np.float64)
     models = [ndarrays(first)]
     for server_round, arrays in drive(strategy, grid, first, ROUNDS):
         sent = sent_in(grid, server_round)
@@ -38,13 +37,13 @@ def test_what_is_sent_and_what_is_returned(lookahead, dtype, digits):
             last, before = models[-1], models[-2]
             want = {k: last[k] + lookahead * (last[k] - before[k]) for k in PARAMETERS}
         assert_close(
-            {k: sent[k] for k in PARAMETERS}, {k: want[k] for k in PARAMETERS}, digits
+            {k: sent[k] for k in PARAMETERS}, {k: want[k] for k in PARAMETERS}, 1e-14
         )
         for name in BUFFERS:
             assert sent[name].tobytes() == models[-1][name].tobytes()
         models.append(ndarrays(arrays))
         momentum = {k: models[-1][k] - models[-2][k] for k in PARAMETERS}
-        assert_close(strategy.momentum, momentum, digits)
+        assert_close(strategy.momentum, momentum, 1e-14)
 
 
 def test_round_1_sends_the_model_bit_for_bit():

@@ -50,9 +50,8 @@ class DualClients:
         }
 
 
-@pytest.mark.parametrize(("dtype", "digits"), [(np.float32, 1e-6), (np.float64, 1e-14)])
 @pytest.mark.parametrize("fraction", [0.5, 1.0])
-def test_the_dual_is_the_mean_over_all_clients(fraction, dtype, digits):
+def test_the_dual_is_the_mean_over_all_clients(fraction):
     """Of all N, those that have never taken part included; after every round."""
     nodes = DualClients()
     grid = FakeGrid(NODES, nodes)
@@ -62,23 +61,22 @@ def test_the_dual_is_the_mean_over_all_clients(fraction, dtype, digits):
         parameters=PARAMETERS,
         fraction_train=fraction,
     )
-    for _ in drive(strategy, grid, weights(dtype), ROUNDS):
-        assert_close(strategy.dual, nodes.mean(), digits)
+    for _ in drive(strategy, grid, weights(np.float64), ROUNDS):
+        assert_close(strategy.dual, nodes.mean(), 1e-14)
     took_part = {m.metadata.dst_node_id for m in grid.train_messages(1)}
     assert (len(took_part) < NODES) == (fraction < 1)
 
 
-@pytest.mark.parametrize(("dtype", "digits"), [(np.float32, 1e-6), (np.float64, 1e-14)])
-def test_the_model_is_the_uniform_mean_plus_the_dual(dtype, digits):
+def test_the_model_is_the_uniform_mean_plus_the_dual():
     """The nodes have 11 to 14 samples: the weighted mean is another one."""
     grid = FakeGrid(NODES, client)
     strategy = FedDyn(num_clients=NODES, parameters=PARAMETERS, fraction_train=0.5)
-    for _, arrays in drive(strategy, grid, weights(dtype), ROUNDS):
+    for _, arrays in drive(strategy, grid, weights(np.float64), ROUNDS):
         replies = replies_in(grid, NODES // 2)
         mean = {k: np.mean([r[k] for r in replies], 0) for k in PARAMETERS}
         got = {k: arrays[k].numpy() for k in PARAMETERS}
         want = {k: mean[k] + strategy.dual[k] for k in PARAMETERS}
-        assert_close(got, want, digits)
+        assert_close(got, want, 1e-14)
         samples = [
             r.content["metrics"]["num-examples"] for r in grid.replied[-(NODES // 2) :]
         ]
@@ -86,7 +84,7 @@ def test_the_model_is_the_uniform_mean_plus_the_dual(dtype, digits):
         assert np.abs(weighted - mean["fc.weight"]).max() > 1e-3
 
 
-@pytest.mark.parametrize("total", [3, 6, 100])
+@pytest.mark.parametrize("total", [3, 100])
 def test_round_1(total):
     """W1 = W0 + (1 + |S|/N) mean(delta), with S = 3."""
     grid = FakeGrid(3, client)

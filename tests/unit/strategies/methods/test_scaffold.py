@@ -60,9 +60,8 @@ class ControlledClients:
         }
 
 
-@pytest.mark.parametrize(("dtype", "digits"), [(np.float32, 1e-6), (np.float64, 1e-14)])
-@pytest.mark.parametrize(("fraction", "rate"), [(0.5, 1.0), (0.5, 0.5), (1.0, 1.0)])
-def test_c_is_the_mean_over_all_clients(rate, fraction, dtype, digits):
+@pytest.mark.parametrize(("fraction", "rate"), [(0.5, 0.5), (1.0, 1.0)])
+def test_c_is_the_mean_over_all_clients(rate, fraction):
     """Of all N, those that have never taken part included; after every round."""
     nodes = ControlledClients()
     grid = FakeGrid(NODES, nodes)
@@ -73,8 +72,8 @@ def test_c_is_the_mean_over_all_clients(rate, fraction, dtype, digits):
         "fraction_train": fraction,
     }
     strategy = FLFAScaffold(layers=LAYERS, **kwargs)
-    for _ in drive(strategy, grid, weights(dtype), ROUNDS):
-        assert_close(strategy.control, nodes.mean(), digits)
+    for _ in drive(strategy, grid, weights(np.float64), ROUNDS):
+        assert_close(strategy.control, nodes.mean(), 1e-14)
     took_part = {m.metadata.dst_node_id for m in grid.train_messages(1)}
     assert (len(took_part) < NODES) == (fraction < 1)
 
@@ -117,9 +116,8 @@ def test_buffers_are_nothing_to_c():
     assert controls[0] == controls[1]
 
 
-@pytest.mark.parametrize(("dtype", "digits"), [(np.float32, 1e-6), (np.float64, 1e-14)])
-@pytest.mark.parametrize("rate", [1.0, 0.5, 1.5])
-def test_the_model_moves_by_the_uniform_mean(rate, dtype, digits):
+@pytest.mark.parametrize("rate", [1.0, 0.5])
+def test_the_model_moves_by_the_uniform_mean(rate):
     """W += s mean(w_i - W), though the nodes have 11 to 14 samples."""
     grid = FakeGrid(NODES, client)
     strategy = Scaffold(
@@ -128,13 +126,13 @@ def test_the_model_moves_by_the_uniform_mean(rate, dtype, digits):
         global_learning_rate=rate,
         fraction_train=0.5,
     )
-    for server_round, arrays in drive(strategy, grid, weights(dtype), 3):
+    for server_round, arrays in drive(strategy, grid, weights(np.float64), 3):
         sent, replies = sent_in(grid, server_round), replies_in(grid, NODES // 2)
         want = {
             k: sent[k] + rate * np.mean([r[k] - sent[k] for r in replies], 0)
             for k in PARAMETERS
         }
-        assert_close({k: arrays[k].numpy() for k in PARAMETERS}, want, digits)
+        assert_close({k: arrays[k].numpy() for k in PARAMETERS}, want, 1e-14)
 
 
 def test_two_rounds_by_hand():
