@@ -1,4 +1,4 @@
-"""``CheckedReplies`` under Flower's own loop: bad replies are as if they had failed."""
+"""``CheckedReplies`` under Flower's own loop: a bad reply is as if it had failed."""
 
 import math
 import re
@@ -34,12 +34,9 @@ LAYERS = {"layers": ["a", "b"]}
 BASES = {
     "FedAvg": ((FedAvg,), {}),
     "FLFA": ((LayerSelection, FedAvg), LAYERS),
-    "FedAvgM": ((FedAvgM,), {"server_momentum": 0.5}),
     "FLFA+FedAvgM": ((LayerSelection, FedAvgM), {**LAYERS, "server_momentum": 0.5}),
     "FedAdam": ((FedAdam,), {"eta": 0.1, "beta_1": 0.9, "beta_2": 0.9}),
-    "FLFA+FedAdam": ((LayerSelection, FedAdam), {**LAYERS, "eta": 0.1, "beta_1": 0.9}),
 }
-ALL = pytest.mark.parametrize("name", BASES)
 
 
 def weights():
@@ -52,32 +49,32 @@ def weights():
     )
 
 
-def build(name, *left, **further):
-    bases, kwargs = BASES[name]
-    return type("Mine", (*left, *bases), {})(**kwargs, **further)
+def build(name, *left, **arguments):
+    bases, base_arguments = BASES[name]
+    return type("Mine", (*left, *bases), {})(**base_arguments, **arguments)
 
 
 def put(**arrays):
-    def spoil(content):
+    def change(content):
         for name, array in arrays.items():
             content["arrays"][name.replace("_", ".")] = Array(np.asarray(array))
 
-    return spoil
+    return change
 
 
 def metric(**metrics):
-    def spoil(content):
+    def change(content):
         for name, value in metrics.items():
             content["metrics"][name.replace("_", "-")] = value
 
-    return spoil
+    return change
 
 
 def rename(old, new):
-    def spoil(content):
+    def change(content):
         content[new] = content.pop(old)
 
-    return spoil
+    return change
 
 
 def cut(content):
@@ -87,7 +84,7 @@ def cut(content):
     )
 
 
-SPOILED = {
+BAD = {
     "nan": (put(a_bias=np.float32([1, 2, math.nan])), "'a.bias' has 1 values"),
     "shape": (put(a_bias=np.zeros(1, "f4")), r"\(1,\), not \(3,\)"),
     "bytes": (cut, "bytes of values, not (28|56)"),
@@ -106,82 +103,124 @@ SPOILED = {
 }
 
 
-# Every kind once, by round and node: three a round, and two that are good and alike.
-PLAN = dict(
-    zip(
-        [(r, node) for r in range(1, 6) for node in ((1, 2, 5), (5, 3, 4))[r % 2]],
-        SPOILED,
-        strict=True,
-    )
-)
+def two_records(content):
+    content["more"] = MetricRecord({"num-examples": 1})
 
 
-def spoilt(bad, client=noisy_client, *, fail=False):
-    """Clients that spoil what they send as ``bad`` says, or fail instead.
+BAD_EVALUATIONS = {
+    "no record": (lambda content: content.pop("metrics"), "metric records are none"),
+    "two records": (two_records, "metric records are '.*', '.*'; it must have one"),
+    "nan": (metric(eval_loss=math.nan), "'eval-loss' is nan; it must be finite"),
+    "nan in list": (metric(eval_loss=[0.5, math.inf]), r"'eval-loss' is \[0.5, inf\]"),
+    "no weight": (lambda c: c["metrics"].pop("num-examples"), "no metric 'num-ex"),
+    "weight 0": (metric(num_examples=0), "'num-examples' is 0; it must be above 0"),
+    "negative": (metric(num_examples=-3), "'num-examples' is -3; it must be above 0"),
+    "weights": (metric(num_examples=[1]), "must be a finite number"),
+    "heavy": (metric(num_examples=101), "must be at most 100"),
+    "metric": (metric(more=1), "unlike most replies, .*'more' unexpected"),
+    "no metric": (lambda c: c["metrics"].pop("eval-loss"), "'eval-loss' missing"),
+    "length": (metric(eval_loss=[0.5]), r"'eval-loss\[1\]' unexpected"),
+    "name": (rename("metrics", "figures"), "unlike most replies, .*'figures'"),
+}
 
-    By round and node.
-    """
+
+def schedule(cases):
+    """Return round and node of each case: three a round, beside two good nodes."""
+    places = [(r, node) for r in range(1, 6) for node in ((1, 2, 5), (5, 3, 4))[r % 2]]
+    return dict(zip(places, cases, strict=False))
+
+
+def changing(changes, client=noisy_client, *, kind=MessageType.TRAIN, fail=False):
+    """Return clients that change their reply, or fail instead, by round and node."""
 
     def answer(message):
         content = client(message)
-        if message.metadata.message_type == MessageType.TRAIN:
+        if message.metadata.message_type == kind:
             server_round = message.content["config"]["server-round"]
-            if how := bad.get((server_round, message.metadata.dst_node_id)):
+            if change := changes.get((server_round, message.metadata.dst_node_id)):
                 if fail:
                     return Error(code=2, reason="planned")
-                how(content)
+                change(content)
         return content
 
     return answer
 
 
 def run(strategy, client, arrays=None, rounds=ROUNDS):
+    """Return models and train metrics of each round, and the grid."""
+    if isinstance(strategy, FedAvg):
+        strategy.fraction_evaluate = 0.0
     grid = FakeGrid(NODES, client)
     result, history = start(strategy, grid, arrays or weights(), rounds)
     metrics = {k: dict(v) for k, v in result.train_metrics_clientapp.items()}
     return history, metrics, grid
 
 
-@ALL
+def evaluations(strategy, client, rounds=ROUNDS):
+    """Return the aggregated evaluation of each round."""
+    result, _ = start(strategy, FakeGrid(NODES, client), weights(), rounds)
+    return {k: dict(v) for k, v in result.evaluate_metrics_clientapp.items()}
+
+
+def assert_logged(caplog, subject, cases, places):
+    """Check that each case is logged once, with its reason; return the reasons."""
+    lines = [entry.getMessage() for entry in caplog.records]
+    lines = [line for line in lines if "is rejected" in line]
+    assert len(lines) == len(places)
+    reasons = {}
+    for (server_round, node), case in places.items():
+        opening = f"round {server_round}: {subject} of node {node} is rejected: "
+        (line,) = (line for line in lines if line.startswith(opening))
+        assert re.search(cases[case][1], line), line
+        reasons[server_round, node] = line.removeprefix(opening)
+    return reasons
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "FLFA+FedAvgM", "FedAdam"])
 def test_bad_replies_are_as_if_they_had_failed(name, caplog):
     """Bit for bit: models, metrics, layers."""
-    bad = {place: SPOILED[kind][0] for place, kind in PLAN.items()}
-    want = run(build(name), spoilt(bad, fail=True))
+    places = schedule(BAD)
+    assert len(places) == len(BAD)
+    changes = {place: BAD[case][0] for place, case in places.items()}
+    want = run(build(name), changing(changes, fail=True))
     strategy = build(name, CheckedReplies)
+    caplog.clear()
     with caplog.at_level("WARNING", "flwr"):
-        caplog.clear()
-        got = run(strategy, spoilt(bad))
+        got = run(strategy, changing(changes))
     assert got[:2] == want[:2]
     assert len({str(entry) for entry in got[0]}) == 1 + ROUNDS
     if "FLFA" in name:
         layers = [[x[2].fa_layers(r) for r in range(1, 6)] for x in (got, want)]
         assert layers[0] == layers[1]
-    told = [entry.getMessage() for entry in caplog.records]
-    told = [line for line in told if "is rejected" in line]
-    assert len(told) == len(PLAN) == 15
-    for (server_round, node), kind in PLAN.items():
-        opening = f"round {server_round}: the reply of node {node} is rejected: "
-        (line,) = (line for line in told if line.startswith(opening))
-        assert re.search(SPOILED[kind][1], line), line
-        if server_round == ROUNDS:
-            assert strategy.rejected[node] == line.removeprefix(opening)
-    assert len(strategy.rejected) == 3
+    reasons = assert_logged(caplog, "the reply", BAD, places)
+    last = {node: text for (r, node), text in reasons.items() if r == ROUNDS}
+    assert strategy.rejected == last
+    assert len(last) == 3
 
 
-@ALL
-def test_good_replies_are_the_bases_bit_for_bit(name):
-    got = run(strategy := build(name, CheckedReplies), noisy_client)
-    want = run(build(name), noisy_client)
-    assert got[:2] == want[:2]
+def test_bad_evaluations_are_as_if_they_had_failed(caplog):
+    places = schedule(BAD_EVALUATIONS)
+    changes = {place: BAD_EVALUATIONS[case][0] for place, case in places.items()}
+    kind = MessageType.EVALUATE
+    strategy = build("FLFA", CheckedReplies, max_examples=100)
+    with caplog.at_level("WARNING", "flwr"):
+        got = evaluations(strategy, changing(changes, kind=kind))
+    want = evaluations(build("FLFA"), changing(changes, kind=kind, fail=True))
+    assert got == want
+    assert set(got) == {1, 2, 3, 4, 5}
+    reasons = assert_logged(caplog, "the evaluation", BAD_EVALUATIONS, places)
+    last = {node: text for (r, node), text in reasons.items() if r == ROUNDS}
+    assert strategy.rejected_evaluations == last
+    assert len(last) == 1
     assert strategy.rejected == {}
 
 
-@ALL
-def test_where_none_is_good_the_model_stays(name):
-    """All replies of rounds 1 and 3 are bad, of which the others know nothing."""
-    all_of = {(r, node): SPOILED["nan"][0] for r in (1, 3) for node in range(1, 6)}
-    client = spoilt(all_of)
-    history, metrics, _ = run(strategy := build(name, CheckedReplies), client)
+@pytest.mark.parametrize("name", ["FLFA+FedAvgM", "FedAdam"])
+def test_without_a_good_reply_the_model_stays(name):
+    """All replies of rounds 1 and 3 are bad."""
+    changes = {(r, node): BAD["nan"][0] for r in (1, 3) for node in range(1, 6)}
+    strategy = build(name, CheckedReplies)
+    history, metrics, _ = run(strategy, changing(changes))
     assert history[0] == history[1] == bits(weights())
     assert history[2] == history[3]
     assert len({str(entry) for entry in history}) == 4
@@ -189,38 +228,44 @@ def test_where_none_is_good_the_model_stays(name):
     assert strategy.rejected == {}
 
 
-@pytest.mark.parametrize("kind", ["no array", "more arrays", "weights"])
-def test_without_it_one_client_ends_the_run(kind):
-    """What it is for: Flower alone stops."""
-    client = spoilt({(2, 3): SPOILED[kind][0]})
+@pytest.mark.parametrize("case", ["no array", "more arrays", "weights"])
+def test_without_the_check_one_client_ends_the_run(case):
     with pytest.raises(InconsistentMessageReplies):
-        run(FedAvg(), client)
+        run(FedAvg(), changing({(1, 3): BAD[case][0]}), rounds=1)
 
 
-def test_without_it_one_nan_is_in_the_model_for_good():
-    history, _, _ = run(FedAvg(), spoilt({(2, 3): SPOILED["nan"][0]}))
+def test_without_the_check_one_nan_stays_in_the_model():
+    history, _, _ = run(FedAvg(), changing({(1, 3): BAD["nan"][0]}), rounds=2)
     entries = {name: np.frombuffer(data, "f4") for name, _, _, data in history[-1]}
     assert np.isnan(entries["a.bias"]).any()
 
 
+@pytest.mark.parametrize("case", ["no record", "metric", "no weight", "name"])
+def test_without_the_check_one_evaluation_ends_the_run(case):
+    change = BAD_EVALUATIONS[case][0]
+    client = changing({(1, 2): change}, kind=MessageType.EVALUATE)
+    with pytest.raises(InconsistentMessageReplies):
+        evaluations(FedAvg(), client, 1)
+
+
 def test_failures_are_handed_on():
     """The base logs them, and knows how many there were."""
-    seen = []
+    calls = []
 
-    class Counts(FedAvg):
+    class Counting(FedAvg):
         def aggregate_train(self, server_round, replies):
             replies = list(replies)
-            seen.append([reply.has_error() for reply in replies])
+            calls.append([reply.has_error() for reply in replies])
             return super().aggregate_train(server_round, replies)
 
-    strategy = type("Mine", (CheckedReplies, Counts), {})()
-    run(strategy, spoilt({(1, 1): cut, (1, 2): cut}, fail=True), rounds=1)
-    assert sorted(seen[0]) == [False, False, False, True, True]
+    strategy = type("Mine", (CheckedReplies, Counting), {})()
+    run(strategy, changing({(1, 1): cut, (1, 2): cut}, fail=True), rounds=1)
+    assert sorted(calls[0]) == [False, False, False, True, True]
     assert strategy.rejected == {}
 
 
-def like_torch(dtypes):
-    """Clients that answer in the types of their own model, whatever they were sent."""
+def in_types_of_the_model(dtypes):
+    """Return clients that reply in the types of their model, as torch does."""
 
     def client(message):
         content = noisy_client(message)
@@ -234,65 +279,67 @@ def like_torch(dtypes):
     return client
 
 
-@ALL
+@pytest.mark.parametrize("name", ["FedAvg", "FLFA+FedAvgM", "FedAdam"])
 def test_types_that_averaging_has_changed(name):
     """A counter is averaged to a float, and Flower's Adam is in double precision.
 
-    Clients go on in the types of their models, or in those they get: both are good.
+    Clients reply in the types of their models or in those they receive: both are good,
+    and then the result is the base's, bit for bit.
     """
     arrays = record({**ndarrays(weights()), "steps": np.array(5, np.int64)})
-    own = like_torch({"steps": np.int64})
-    for client in (own, noisy_client):
-        want = run(build(name), client, arrays)
-        got = run(strategy := build(name, CheckedReplies), client, arrays)
+    for client in (in_types_of_the_model({"steps": np.int64}), noisy_client):
+        want = run(build(name), client, arrays, rounds=2)
+        got = run(strategy := build(name, CheckedReplies), client, arrays, rounds=2)
         assert got[:2] == want[:2]
         assert strategy.rejected == {}
     assert {dtype for _, dtype, _, _ in want[0][-1]} != {"float32", "int64"}
-    half = like_torch({"steps": np.int64, "a.bias": np.float16})
+    half = in_types_of_the_model({"steps": np.int64, "a.bias": np.float16})
     run(strategy, half, arrays, rounds=1)
     assert len(strategy.rejected) == NODES
 
 
-def test_lists_of_metrics_are_flowers_to_average():
+def test_lists_of_metrics_are_averaged_by_flower():
     def client(message):
         content = noisy_client(message)
-        if message.metadata.message_type == MessageType.TRAIN:
-            content["metrics"]["counts"] = [1, message.metadata.dst_node_id]
+        content["metrics"]["counts"] = [1, message.metadata.dst_node_id]
         return content
 
-    got = run(strategy := build("FedAvg", CheckedReplies), client)
-    assert got[1] == run(FedAvg(), client)[1]
+    strategy = build("FedAvg", CheckedReplies)
+    got = evaluations(strategy, client, 1)
+    assert got == evaluations(FedAvg(), client, 1)
+    assert len(got[1]["counts"]) == 2
+    got = run(strategy, client, rounds=2)
+    assert got[1] == run(FedAvg(), client, rounds=2)[1]
     assert strategy.rejected == {}
-    run(strategy, spoilt({(5, 2): metric(counts=[1, 2, 3])}, client))
+    run(strategy, changing({(1, 2): metric(counts=[1, 2, 3])}, client), rounds=1)
     assert set(strategy.rejected) == {2}
     assert "'counts[2]' missing, 'counts[3]' unexpected" in strategy.rejected[2]
 
 
-def test_two_forms_that_are_as_common():
-    """Which one counts depends on the names, not on who is first: 'more' does not."""
-    for odd in ((1, 2), (4, 5)):
-        client = spoilt({(1, node): metric(more=1) for node in odd})
-        strategy = build("FedAvg", CheckedReplies)
-        grid = FakeGrid(NODES, client)
-        grid.nodes.remove(3)
-        start(strategy, grid, weights(), 1)
-        assert sorted(strategy.rejected) == sorted({1, 2, 4, 5} - set(odd))
+@pytest.mark.parametrize("odd", [(1, 2), (4, 5)])
+def test_a_tie_does_not_depend_on_the_order_of_replies(odd):
+    """Two nodes have a metric more, two have not: the names decide."""
+    strategy = build("FedAvg", CheckedReplies)
+    grid = FakeGrid(NODES, changing({(1, node): metric(more=1) for node in odd}))
+    grid.nodes.remove(3)
+    start(strategy, grid, weights(), 1)
+    assert sorted(strategy.rejected) == sorted({1, 2, 4, 5} - set(odd))
 
 
 def test_bad_replies_have_no_vote():
     """Three with NaN and another metric do not outvote two good ones."""
 
-    def how(content):
-        SPOILED["nan"][0](content)
+    def change(content):
+        BAD["nan"][0](content)
         content["metrics"]["more"] = 1
 
     strategy = build("FedAvg", CheckedReplies)
-    run(strategy, spoilt({(1, node): how for node in (1, 3, 5)}), rounds=1)
+    run(strategy, changing({(1, node): change for node in (1, 3, 5)}), rounds=1)
     assert sorted(strategy.rejected) == [1, 3, 5]
 
 
-def test_a_reply_that_bears_the_name_of_another_node():
-    """It does not count; that of the node itself does."""
+def test_a_bad_reply_under_the_id_of_another_node():
+    """It is rejected; the reply of the node itself counts."""
     strategy = build("FedAvg", CheckedReplies)
     grid = FakeGrid(3, noisy_client)
     messages = strategy.configure_train(1, weights(), ConfigRecord(), grid)
@@ -319,7 +366,7 @@ def test_limits():
 
 @pytest.mark.parametrize("name", ["max_examples", "max_update_norm"])
 @pytest.mark.parametrize("limit", [0, -1.0, math.nan])
-def test_limits_that_cannot_be(name, limit):
+def test_limits_that_are_refused(name, limit):
     with pytest.raises(ValueError, match=f"{name} must be above 0, not {limit!r}"):
         build("FedAvg", CheckedReplies, **{name: limit})
 
@@ -328,35 +375,30 @@ def test_keys_of_the_base():
     keys = {"weighted_by_key": "images", "arrayrecord_key": "model"}
 
     def client(message):
-        content = noisy_client(
-            over_the_wire(
-                Message(
-                    RecordDict({"arrays": message.content["model"], **config(message)}),
-                    message.metadata.dst_node_id,
-                    message.metadata.message_type,
-                )
-            )
+        records = {
+            "arrays": message.content["model"],
+            "config": message.content["config"],
+        }
+        metadata = message.metadata
+        renamed = Message(
+            RecordDict(records), metadata.dst_node_id, metadata.message_type
         )
-        metrics = content["metrics"]
-        metrics["images"] = metrics.pop("num-examples")
+        content = noisy_client(over_the_wire(renamed))
+        content["metrics"]["images"] = content["metrics"].pop("num-examples")
         return content
 
-    def config(message):
-        return {"config": message.content["config"]}
-
-    want = run(FedAvg(**keys), client)
+    want = run(FedAvg(**keys), client, rounds=2)
     strategy = build("FedAvg", CheckedReplies, **keys)
-    got = run(strategy, client)
-    assert got[:2] == want[:2]
-    run(strategy, spoilt({(5, 3): metric(images=0)}, client))
+    assert run(strategy, client, rounds=2)[:2] == want[:2]
+    run(strategy, changing({(1, 3): metric(images=0)}, client), rounds=1)
     assert strategy.rejected == {3: "its metric 'images' is 0; it must be above 0"}
 
 
 @pytest.mark.parametrize("length", [0.0, -0.25, None])
-def test_a_metric_the_method_divides_by(length):
+def test_a_metric_that_the_method_divides_by(length):
     """SCAFFOLD's step length."""
 
-    def how(content):
+    def change(content):
         if length is None:
             del content["metrics"]["step-length"]
         else:
@@ -367,58 +409,68 @@ def test_a_metric_the_method_divides_by(length):
         content["metrics"]["step-length"] = 0.5
         return content
 
-    bad = dict.fromkeys([(2, 3), (5, 1), (5, 2)], how)
-    own = {**LAYERS, "num_clients": NODES}
-    strategy = type("Mine", (CheckedReplies, FLFAScaffold), {})(**own)
-    got = run(strategy, spoilt(bad, client))
-    want = run(FLFAScaffold(**own), spoilt(bad, client, fail=True))
-    assert got[:2] == want[:2]
+    changes = dict.fromkeys([(1, 3), (2, 1), (2, 2)], change)
+    arguments = {**LAYERS, "num_clients": NODES}
+    strategy = type("Mine", (CheckedReplies, FLFAScaffold), {})(**arguments)
+    got = run(strategy, changing(changes, client), rounds=2)
+    failing = changing(changes, client, fail=True)
+    assert got[:2] == run(FLFAScaffold(**arguments), failing, rounds=2)[:2]
     assert sorted(strategy.rejected) == [1, 2]
 
 
-ADAPTIVE = {"noise_multiplier": 0.2, "clipped_count_stddev": 1.0}
-WRAPPERS = {
-    "ServerSideAdaptiveClipping": {**ADAPTIVE, "initial_clipping_norm": 2.0},
-    "ClientSideAdaptiveClipping": {**ADAPTIVE, "initial_clipping_norm": 2.0},
-    "ServerSideFixedClipping": {"noise_multiplier": 0.5, "clipping_norm": 2.0},
-    "ClientSideFixedClipping": {"noise_multiplier": 0.5, "clipping_norm": 2.0},
+ADAPTIVE = {
+    "noise_multiplier": 0.2,
+    "clipped_count_stddev": 1.0,
+    "initial_clipping_norm": 2.0,
 }
+FIXED = {"noise_multiplier": 0.5, "clipping_norm": 2.0}
 
 
-def with_norm_bit(message):
-    """What a client says that has clipped by itself."""
-    content = noisy_client(message)
-    if message.metadata.message_type == MessageType.TRAIN:
-        content["metrics"]["norm_bit"] = 1
-    return content
-
-
-@pytest.mark.parametrize("name", WRAPPERS)
-def test_where_none_is_good_a_wrapper_goes_on(name):
-    """Those that adapt divide by the number of replies, and would end the run."""
+def wrapped(name, arguments):
     base = getattr(flower, f"DifferentialPrivacy{name}")
-    strategy = type("Mine", (CheckedReplies, base), {})(
-        strategy=FedAvg(), num_sampled_clients=NODES, **WRAPPERS[name]
+    return type("Mine", (CheckedReplies, base), {})(
+        strategy=FedAvg(), num_sampled_clients=NODES, **arguments
     )
-    all_of = {(2, node): SPOILED["nan"][0] for node in range(1, 6)}
-    history, metrics, _ = run(strategy, spoilt(all_of, with_norm_bit), rounds=3)
+
+
+@pytest.mark.parametrize("side", ["Server", "Client"])
+def test_a_wrapper_continues_after_a_round_without_a_good_reply(side):
+    """Wrappers that adapt divide by the number of replies, and would end the run."""
+
+    def client(message):
+        content = noisy_client(message)
+        if message.metadata.message_type == MessageType.TRAIN:
+            content["metrics"]["norm_bit"] = 1  # what a client that clips reports
+        return content
+
+    changes = {(2, node): BAD["nan"][0] for node in range(1, 6)}
+    strategy = wrapped(f"{side}SideAdaptiveClipping", ADAPTIVE)
+    history, metrics, _ = run(strategy, changing(changes, client), rounds=3)
     assert history[1] == history[2]
     assert len({str(entry) for entry in history}) == 3
     assert set(metrics) == {1, 3}
 
 
-@pytest.mark.parametrize("kind", ["train", "evaluate"])
-def test_where_none_is_left_the_base_is_not_asked(kind, caplog):
-    """And what had failed is logged all the same."""
+def test_a_wrapper_evaluates_with_its_inner_strategy():
+    changes = {(2, 4): metric(num_examples=-1)}
+    kind = MessageType.EVALUATE
+    strategy = wrapped("ServerSideFixedClipping", FIXED)
+    got = evaluations(strategy, changing(changes, kind=kind), 2)
+    assert got == evaluations(FedAvg(), changing(changes, kind=kind, fail=True), 2)
 
-    class NotAsked(FedAvg):
+
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_without_a_valid_reply_the_base_is_not_called(kind, caplog):
+    """The errors are logged all the same."""
+
+    class NeverCalled(FedAvg):
         def aggregate_train(self, server_round, replies):
             raise AssertionError
 
         def aggregate_evaluate(self, server_round, replies):
             raise AssertionError
 
-    strategy = type("Mine", (CheckedReplies, NotAsked), {})()
+    strategy = type("Mine", (CheckedReplies, NeverCalled), {})()
     grid = FakeGrid(2, lambda message: Error(code=2, reason="the battery is empty"))
     configure = getattr(strategy, f"configure_{kind}")
     messages = configure(3, weights(), ConfigRecord(), grid)
@@ -429,123 +481,18 @@ def test_where_none_is_left_the_base_is_not_asked(kind, caplog):
         assert f"round 3: node {node} has failed: the battery is empty" in caplog.text
 
 
-def two_records(content):
-    content["more"] = MetricRecord({"num-examples": 1})
-
-
-BAD_EVALUATIONS = {
-    "no record": (lambda content: content.pop("metrics"), "metric records are none"),
-    "two records": (two_records, "metric records are '.*', '.*'; it must have one"),
-    "nan": (metric(eval_loss=math.nan), "'eval-loss' is nan; it must be finite"),
-    "list": (metric(eval_loss=[0.5, math.inf]), r"'eval-loss' is \[0.5, inf\]"),
-    "no weight": (lambda c: c["metrics"].pop("num-examples"), "no metric 'num-ex"),
-    "weight 0": (metric(num_examples=0), "'num-examples' is 0; it must be above 0"),
-    "negative": (metric(num_examples=-3), "'num-examples' is -3; it must be above 0"),
-    "weights": (metric(num_examples=[1]), "must be a finite number"),
-    "heavy": (metric(num_examples=101), "must be at most 100"),
-    "metric": (metric(more=1), "unlike most replies, .*'more' unexpected"),
-    "no metric": (lambda c: c["metrics"].pop("eval-loss"), "'eval-loss' missing"),
-    "lengths": (metric(eval_loss=[0.5]), r"'eval-loss\[1\]' unexpected"),
-    "name": (rename("metrics", "figures"), "unlike most replies, .*'figures'"),
-}
-
-
-def evaluating(bad, *, fail=False):
-    """Clients that spoil what they have evaluated as ``bad`` says, or fail instead."""
-
-    def answer(message):
-        content = noisy_client(message)
-        place = message.content["config"]["server-round"], message.metadata.dst_node_id
-        is_evaluation = message.metadata.message_type == MessageType.EVALUATE
-        if is_evaluation and (how := bad.get(place)):
-            if fail:
-                return Error(code=2, reason="planned")
-            how(content)
-        return content
-
-    return answer
-
-
-def evaluations(strategy, client):
-    result, _ = start(strategy, FakeGrid(NODES, client), weights(), 2)
-    return {k: dict(v) for k, v in result.evaluate_metrics_clientapp.items()}
-
-
-@pytest.mark.parametrize("kind", BAD_EVALUATIONS)
-def test_a_bad_evaluation_is_as_if_it_had_failed(kind, caplog):
-    how, reason = BAD_EVALUATIONS[kind]
-    bad = {(1, 5): how, (2, 2): how}
-    strategy = build("FLFA", CheckedReplies, max_examples=100)
-    with caplog.at_level("WARNING", "flwr"):
-        got = evaluations(strategy, evaluating(bad))
-    assert got == evaluations(build("FLFA"), evaluating(bad, fail=True))
-    assert set(got) == {1, 2}
-    assert re.search(reason, strategy.rejected_evaluations.pop(2))
-    assert strategy.rejected_evaluations == strategy.rejected == {}
-    for server_round, node in bad:
-        told = f"round {server_round}: the evaluation of node {node} is rejected: "
-        assert re.search(told + ".*" + reason, caplog.text)
-
-
-@pytest.mark.parametrize("kind", ["no record", "metric", "no weight", "name"])
-def test_without_it_one_evaluation_ends_the_run(kind):
-    with pytest.raises(InconsistentMessageReplies):
-        evaluations(FedAvg(), evaluating({(2, 2): BAD_EVALUATIONS[kind][0]}))
-
-
-@ALL
-def test_good_evaluations_are_the_bases_bit_for_bit(name):
-    strategy = build(name, CheckedReplies)
-    assert evaluations(strategy, noisy_client) == evaluations(build(name), noisy_client)
-    assert strategy.rejected_evaluations == {}
-
-
-def test_lists_of_evaluations_are_flowers_to_average():
-    def client(message):
-        content = noisy_client(message)
-        if message.metadata.message_type == MessageType.EVALUATE:
-            content["metrics"]["counts"] = [1, message.metadata.dst_node_id]
-        return content
-
-    got = evaluations(build("FedAvg", CheckedReplies), client)
-    assert got == evaluations(FedAvg(), client)
-    assert len(got[1]["counts"]) == 2
-
-
-def test_where_no_evaluation_is_good_there_is_none():
-    all_of = {(1, node): metric(eval_loss=math.nan) for node in range(1, 6)}
-    strategy = build("FedAvg", CheckedReplies)
-    got = evaluations(strategy, evaluating(all_of))
-    want = evaluations(FedAvg(), noisy_client)
-    assert got == {2: want[2]}
-
-
-def test_arrays_beside_an_evaluation_are_nobodys_business():
+def test_arrays_beside_an_evaluation_are_not_checked():
     """Nothing reads them, whatever they are."""
 
     def with_arrays(content):
         content["mine"] = record({"x": [math.nan]})
 
     strategy = build("FedAvg", CheckedReplies)
-    got = evaluations(strategy, evaluating({(1, 1): with_arrays}))
-    assert got == evaluations(FedAvg(), noisy_client)
+    client = changing({(1, 1): with_arrays}, kind=MessageType.EVALUATE)
+    assert evaluations(strategy, client, 1) == evaluations(FedAvg(), noisy_client, 1)
 
 
-def test_a_wrapper_evaluates_with_the_strategy_inside():
-    base = flower.DifferentialPrivacyServerSideFixedClipping
-    strategy = type("Mine", (CheckedReplies, base), {})(
-        strategy=FedAvg(),
-        noise_multiplier=0.5,
-        clipping_norm=2.0,
-        num_sampled_clients=5,
-    )
-    bad = {(2, 4): metric(num_examples=-1)}
-    got = evaluations(strategy, evaluating(bad))
-    assert got == evaluations(FedAvg(), evaluating(bad, fail=True))
-
-
-def test_alone_it_aggregates_nothing():
-    """It is a part of a strategy, and Python says so."""
+def test_alone_it_is_abstract():
     with pytest.raises(TypeError, match="abstract"):
         CheckedReplies()
     assert issubclass(CheckedReplies, flower.Strategy)
