@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md is right: its files are all that a new method or data set touches.
+"""CONTRIBUTING.md is right: its files are all that an addition touches.
 
 Each test copies the project, writes the files that the guide names, and runs it.
 """
@@ -284,3 +284,107 @@ json.dump(
     assert 0.1 < result["summary"] < 1
     assert "\n## Mean probability of the predicted class, in %" in result["tables"]
     assert f"{100 * result['summary']:.2f}" in result["tables"]
+
+
+SOURCE = '''
+    """A toy: images with bright columns on the left or on the right."""
+
+    from __future__ import annotations
+
+    import numpy as np
+
+    from flfa_app.data.declaration import DatasetReader, DatasetSource, RawDataset
+
+    __all__ = ["SOURCES"]
+
+
+    class Stripes(DatasetSource):
+        """Images of 8x8 pixels, made when they are read."""
+
+        def find(self, data_dir: str, image_size: int) -> DatasetReader:
+            """Return the function that makes the images."""
+            return DatasetReader("stripes", "report the bug", _read)
+
+
+    def _read() -> RawDataset:
+        labels = np.arange(200) % 2
+        images = np.random.default_rng(0).integers(0, 60, (200, 8, 8), np.uint8)
+        images[labels == 0, :, :4] += 180
+        images[labels == 1, :, 4:] += 180
+        train, test = slice(0, 160), slice(160, 200)
+        return RawDataset(
+            images[train], labels[train], images[test], labels[test], ("left", "right")
+        )
+
+
+    SOURCES = (
+        Stripes(
+            name="stripes",
+            display_name="Stripes",
+            train_images=160,
+            test_images=40,
+            image_size=8,
+            channels=1,
+            classes=2,
+        ),
+    )
+'''
+
+
+def test_a_data_set(project: Path) -> None:
+    """A module and its name: a run can learn it, docs and tables know it."""
+    lines = [('    "stripes",\n', '    "imagenet",\n')]
+    changed = extend(project, "Add a data set", "stripes", [SOURCE, lines])
+    # pyproject.toml does not list the data sets: there are too many for a comment.
+    files = files_to_change("Add a data set", "stripes")
+    assert changed == {*files, "docs/configuration.md"}
+    result = run_python(
+        project,
+        RUN
+        + """
+from flfa_app.experiments.analysis.row_layout import display_name
+
+_, summary, *_ = run(dataset="stripes", partitioner="iid", num_server_rounds=3)
+json.dump({"score": summary["score"], "label": display_name("stripes")}, sys.stdout)
+""",
+    )
+    assert result["label"] == "Stripes"
+    assert result["score"] > 0.9  # half of it would be chance
+    page = (project / "docs" / "configuration.md").read_text("utf-8")
+    assert "`stripes`" in page
+
+
+PLOT = '''
+    """A toy: the number of participants by round."""
+
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from flfa_app.results.plots.figure import new_figure, save
+    from flfa_app.results.records import RoundRecord
+
+
+    def plot_toy(records: Sequence[RoundRecord], path: Path, *, title: str) -> None:
+        """Draw the number of participants."""
+        figure = new_figure(4, 3, title)
+        figure.subplots().plot([len(record.participants) for record in records])
+        save(figure, path)
+'''
+
+
+def test_a_plot(project: Path) -> None:
+    """A module, its export and a call: each run has the picture."""
+    export = [
+        (
+            "from flfa_app.results.plots.toy import plot_toy\n",
+            "from flfa_app.results.plots.scores import plot_scores\n",
+        ),
+        (', "plot_toy"', '"plot_scores"'),
+    ]
+    line = 'plots.plot_toy(self.records, self.path / "toy.png", title=title)\n'
+    call = [(" " * 8 + line, '        title = ", ".join(run)\n')]
+    changed = extend(project, "Add a plot", "toy", [PLOT, export, call])
+    assert changed == set(files_to_change("Add a plot", "toy"))
+    run_python(project, RUN + "run(pictures=True, num_server_rounds=1)")
+    (picture,) = (project / "runs").glob("*/toy.png")
+    assert picture.read_bytes().startswith(b"\x89PNG")
