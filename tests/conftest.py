@@ -79,8 +79,10 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
             skipped[programs] += 1
     if not skipped:
         return
+    total = sum(skipped.values())
+    reporter.line(f"{total} tests skipped for lack of system programs:", yellow=True)
+    for programs, number in skipped.most_common():
+        reporter.line(f"  {number:3} need {programs}", yellow=True)
     missing = {name for programs in skipped for name in programs.split(", ")}
-    for programs, number in sorted(skipped.items()):
-        reporter.line(f"SKIPPED {number} tests: {programs} not installed", yellow=True)
     command = " ".join(install_command(name for name in PACKAGES if name in missing))
-    reporter.line(f"To run them: sudo {command}", yellow=True)
+    reporter.line(f"To run them: sudo {command} && make test", yellow=True)

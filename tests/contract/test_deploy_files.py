@@ -1,4 +1,4 @@
-"""The files of ``deploy/`` and the guide, held against the Flower that is installed."""
+"""The files of ``deploy/`` and the guide agree with the installed Flower."""
 
 from __future__ import annotations
 
@@ -28,42 +28,42 @@ def paths(router) -> set[str]:
     return {route.path for route in router.routes}
 
 
-def admitted(path: str) -> bool:
-    """Whether ``deploy/nginx.conf`` lets a path through."""
+def is_forwarded(path: str) -> bool:
+    """Whether ``deploy/nginx.conf`` forwards a path to the SuperLink."""
     (pattern,) = re.findall(r"location ~ (\S+) \{", (DEPLOY / "nginx.conf").read_text())
     return re.search(pattern, path) is not None
 
 
-def test_nginx_lets_all_fleet_paths_through() -> None:
+def test_nginx_forwards_all_fleet_paths() -> None:
     fleet = paths(fleet_router)
     assert len(fleet) >= 12
-    assert all(map(admitted, fleet))
+    assert all(map(is_forwarded, fleet))
 
 
-def test_nginx_lets_nothing_else_through() -> None:
+def test_nginx_forwards_no_other_path() -> None:
     others = paths(control_router) | paths(runtime_router)
     assert {"/v1/control/start-run", "/v1/runtime/acquire-task"} <= others
     for path in (*others, "/docs", "/openapi.json", "/v1/fleet/../control/start-run"):
-        assert not admitted(path)
+        assert not is_forwarded(path)
 
 
 def commands(text: str) -> list[tuple[str, list[str]]]:
-    """The programs of Flower that a text starts, with the options it gives them."""
+    """Flower's programs that a text starts, each with its options."""
     joined = re.sub(r"\\\n", " ", text)
-    # In the compose file a command is a list, or goes on in lines that are further in.
+    # In the compose file a command is a list, or continues in indented lines.
     joined = re.sub(r"\n\s+(?:- )?(?=--)", " ", joined)
     found = []
     for line in joined.splitlines():
         for program in PROGRAMS:
-            _, there, rest = line.partition(f"{program} ")
-            if there:
+            _, found_program, rest = line.partition(f"{program} ")
+            if found_program:
                 found.append((program, re.findall(r"(?<![\w-])--[a-z-]+", rest)))
     return found
 
 
 @pytest.fixture(scope="module")
-def known() -> dict[str, set[str]]:
-    """The options each program says it has."""
+def flower_options() -> dict[str, set[str]]:
+    """The options in the help text of each program."""
     options = {}
     for program in PROGRAMS:
         command = [Path(sys.executable).parent / program, "--help"]
@@ -75,11 +75,13 @@ def known() -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("file", GUIDES, ids=lambda file: file.name)
-def test_every_option_is_one_of_flowers(file: Path, known: dict[str, set[str]]) -> None:
+def test_every_option_is_one_of_flowers(
+    file: Path, flower_options: dict[str, set[str]]
+) -> None:
     found = commands(file.read_text())
     assert any(options for _, options in found), file
     for program, options in found:
-        assert set(options) <= known[program], program
+        assert set(options) <= flower_options[program], program
 
 
 def test_the_reader_of_commands() -> None:
@@ -89,12 +91,12 @@ def test_the_reader_of_commands() -> None:
     assert commands(f"{text}  - --port=1\n") == [("flower-supernode", ["--port"])]
 
 
-def certificates(folder: Path, *names: str) -> subprocess.CompletedProcess[str]:
+def create_certificates(folder: Path, *names: str) -> subprocess.CompletedProcess[str]:
     command = [str(DEPLOY / "certificates.sh"), str(folder), *names]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
-def names_in(certificate: Path) -> set[str]:
+def alternative_names(certificate: Path) -> set[str]:
     text = subprocess.check_output(
         ["openssl", "x509", "-noout", "-ext", "subjectAltName", "-in", certificate],
         text=True,
@@ -103,26 +105,26 @@ def names_in(certificate: Path) -> set[str]:
 
 
 @pytest.mark.needs("openssl")
-def test_certificates_name_what_is_dialled(tmp_path: Path) -> None:
-    done = certificates(tmp_path, "a.example.org", "192.0.2.7", "2001:db8::7")
+def test_certificates_hold_all_names(tmp_path: Path) -> None:
+    done = create_certificates(tmp_path, "a.example.org", "192.0.2.7", "2001:db8::7")
     assert done.returncode == 0, done.stderr
-    always = {"localhost", "127.0.0.1", "0:0:0:0:0:0:0:1"}
+    default = {"localhost", "127.0.0.1", "0:0:0:0:0:0:0:1"}
     given = {"a.example.org", "192.0.2.7", "2001:DB8:0:0:0:0:0:7"}
-    assert names_in(tmp_path / "server.pem") == always | given
+    assert alternative_names(tmp_path / "server.pem") == default | given
     for secret in ("ca.key", "server.key"):
         assert (tmp_path / secret).stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.needs("openssl")
 def test_a_renewed_certificate_is_of_the_same_authority(tmp_path: Path) -> None:
-    """And has its own key: the two are used together by a server."""
-    certificates(tmp_path, "a.example.org")
+    """It has a new key, and a server can use both together."""
+    create_certificates(tmp_path, "a.example.org")
     before = {f.name: f.read_bytes() for f in tmp_path.iterdir()}
-    assert certificates(tmp_path, "b.example.org").returncode == 0
+    assert create_certificates(tmp_path, "b.example.org").returncode == 0
     after = {f.name: f.read_bytes() for f in tmp_path.iterdir()}
     changed = {name for name in after if after[name] != before[name]}
     assert changed == {"server.pem", "server.key"}
-    assert "b.example.org" in names_in(tmp_path / "server.pem")
+    assert "b.example.org" in alternative_names(tmp_path / "server.pem")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
 
@@ -130,7 +132,7 @@ def test_a_renewed_certificate_is_of_the_same_authority(tmp_path: Path) -> None:
 @pytest.mark.needs("openssl")
 @pytest.mark.parametrize("names", [(), ("https://a.example.org",), ("300.1.1.1",)])
 def test_bad_names_are_refused(tmp_path: Path, names: tuple[str, ...]) -> None:
-    done = certificates(tmp_path, *names)
+    done = create_certificates(tmp_path, *names)
     assert done.returncode != 0
     assert done.stderr
     assert not (tmp_path / "server.pem").exists()

@@ -1,8 +1,8 @@
-"""The blocks of ``docs/deployment.md``, pasted in their order into two machines.
+"""The commands of ``docs/deployment.md``, run in their order on two simulated machines.
 
-The machines are folders. What would change a real one (users, services, packages) does
-nothing here; what makes and copies files is real, and whatever is handed a file that is
-not there fails, as do programs that are not on ``PATH``.
+A machine is a folder. Commands that would change a real machine (users, services,
+packages) do nothing. Commands that create and copy files are real. A command fails if a
+file that it is given does not exist, or if its program is not on ``PATH``.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ MACHINES = {
 }
 WHERE = re.compile(rf"# on ({'|'.join(MACHINES)})\b.*\n")
 
-# What is installed in an environment: does nothing, but with files that are there.
-INSTALLED = r"""#!/bin/bash
+# Replaces an installed program: only checks that the files it is given exist.
+PROGRAM_STUB = r"""#!/bin/bash
 for x; do
   case $x in
     */server/etc/* | */server/opt/* | */node/etc/* | */node/opt/* | "$HOME"/*)
-      [ -e "$x" ] || { echo "${0##*/}: $x is not there" >&2; exit 1; } ;;
+      [ -e "$x" ] || { echo "${0##*/}: $x does not exist" >&2; exit 1; } ;;
   esac
 done
 """
-# In the place of programs that need root, a network or a service manager.
-STAND_INS = r"""
+# Replace programs that need root, a network or a service manager.
+SHELL_FUNCTIONS = r"""
 set -eu
 function sudo { while [[ $1 == -* ]]; do [[ $1 != -u ]] || shift; shift; done; "$@"; }
 function useradd { :; }
 function systemctl { :; }
 function nginx { :; }
-function curl { bash "$INSTALLED" "$@"; }
-function chgrp { bash "$INSTALLED" "$@"; }
+function curl { bash "$PROGRAM_STUB" "$@"; }
+function chgrp { bash "$PROGRAM_STUB" "$@"; }
 function git { mkdir -p "$3"; cp -r "$CHECKOUT/deploy" "$3"; }
 function python3 {
   mkdir -p "$3/bin"
   for program in pip flwr flower-superlink flower-supernode; do
-    cp "$INSTALLED" "$3/bin/$program"
+    cp "$PROGRAM_STUB" "$3/bin/$program"
   done
 }
 function install {
@@ -67,28 +67,28 @@ def blocks() -> list[str]:
 
 
 def machine(folder: Path) -> Path:
-    """What every machine has before anybody reads the guide."""
+    """Create the folders that a machine has before the first command."""
     for name in ("home", "etc/systemd/system", "etc/nginx/conf.d", "var/lib/flfa/runs"):
         (folder / name).mkdir(parents=True)
     return folder
 
 
 def paste(block: str, folder: Path) -> None:
-    """Paste a block into a machine's terminal, as the one before has left it."""
+    """Run a block in a machine's shell, in the state that the last block has left."""
     installed = folder.parent / "installed"
-    installed.write_text(INSTALLED)
+    installed.write_text(PROGRAM_STUB)
     installed.chmod(0o755)
     here = re.sub(r"(?<![\w.~])/(etc|opt|var)/", rf"{folder}/\1/", block)
     terminal = folder / "terminal"
     if not terminal.exists():
         terminal.write_text(f"cd '{folder}/home'\n")
-    script = f"{STAND_INS}\n. '{terminal}'\n{here}\n"
+    script = f"{SHELL_FUNCTIONS}\n. '{terminal}'\n{here}\n"
     script += f"{{ echo \"cd '$PWD'\"; export -p; }} > '{terminal}'\n"
     environment = {
         "PATH": "/usr/bin:/bin",
         "HOME": str(folder / "home"),
         "HERE": str(folder),
-        "INSTALLED": str(installed),
+        "PROGRAM_STUB": str(installed),
         "CHECKOUT": str(ROOT),
         "SERVER": "superlink.example.org",
         "SERVER_FOLDER": str(folder.parent / "server"),
@@ -105,7 +105,7 @@ def paste(block: str, folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Both machines after all blocks."""
+    """Both machines after all blocks have run."""
     folder = tmp_path_factory.mktemp("machines")
     folders = {name: machine(folder / name) for name in ("server", "node")}
     for block in blocks():
@@ -123,8 +123,8 @@ def test_every_block_says_on_which_machine_it_runs() -> None:
 
 
 @pytest.mark.needs("openssl", "ssh-keygen")
-def test_all_blocks_work_in_their_order(machines: dict[str, Path]) -> None:
-    """What the units and nginx then read is there, with the rights they need."""
+def test_all_blocks_work_in_order(machines: dict[str, Path]) -> None:
+    """The files that the units and nginx read exist, with the right permissions."""
     server, node = machines["server"], machines["node"]
     units = "etc/systemd/system"
     needed = {
@@ -163,8 +163,8 @@ def test_all_blocks_work_in_their_order(machines: dict[str, Path]) -> None:
         "cd /opt/flfa",
     ],
 )
-def test_the_machines_notice_what_is_missing(block: str, tmp_path: Path) -> None:
-    """On a new machine, or in another folder than the checkout."""
+def test_a_missing_file_or_program_is_noticed(block: str, tmp_path: Path) -> None:
+    """On a new machine, or outside of the checkout."""
     machine(tmp_path / "server")
     with pytest.raises(AssertionError, match=re.escape(block.split()[0])):
         paste(block, machine(tmp_path / "node"))
