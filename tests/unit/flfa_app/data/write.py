@@ -1,4 +1,4 @@
-"""Small data sets in every format, as the programs of their owners write them."""
+"""Small data sets, written in every format as their publishers write it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 from PIL import Image
 
+from flfa_app.data.dataset import ImageDataset
+
 Arrays = dict[str, np.ndarray]
 
 
@@ -24,7 +26,7 @@ def arrays(
     channels: int = 1,
     classes: int = 2,
 ) -> Arrays:
-    """Noise under the names that MedMNIST's files have; every class is there."""
+    """Random images with the keys of MedMNIST's files; every class occurs."""
     draw = np.random.default_rng([train, test, size, channels, classes])
     shape = (size, size) if channels == 1 else (size, size, channels)
     return {
@@ -35,13 +37,36 @@ def arrays(
     }
 
 
+GREY = arrays(30, 20, classes=10)
+COLOUR = arrays(20, 10, size=32, channels=3, classes=10)
+HUNDRED = arrays(200, 100, size=32, channels=3, classes=100)
+TEN = [f"class {i}" for i in range(10)]
+
+
+def assert_same(dataset: ImageDataset, data: Arrays) -> None:
+    """Check that a data set has the images and labels that were written."""
+    for split in ("train", "test"):
+        pixels = data[f"{split}_images"]
+        pixels = pixels if pixels.ndim == 4 else pixels[..., None]
+        np.testing.assert_array_equal(getattr(dataset, split), pixels)
+        labels = getattr(dataset, f"{split}_labels")
+        np.testing.assert_array_equal(labels, data[f"{split}_labels"].reshape(-1))
+        assert labels.dtype == np.int64
+
+
+def cut(path: Path, share: float = 0.6) -> None:
+    """Truncate a file."""
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+
+
 def npz(path: Path, data: Arrays) -> Path:
     np.savez_compressed(path, **data)
     return path
 
 
 def idx(path: Path, array: np.ndarray) -> Path:
-    """By the format's description: magic, sizes (highest byte first), values."""
+    """Magic number, sizes (highest byte first), values: the format's description."""
     header = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
     content = header + array.tobytes()
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
@@ -62,7 +87,7 @@ def fashion(folder: Path, data: Arrays, ending: str = ".gz") -> list[Path]:
 
 
 class Python2Pickler(pickle._Pickler):
-    """Writes texts and bytes as Python 2 did, which wrote the official batches."""
+    """Writes texts and bytes like Python 2, which wrote the official batches."""
 
     dispatch: ClassVar[dict[Any, Any]] = dict(pickle._Pickler.dispatch)
 
@@ -77,12 +102,12 @@ class Python2Pickler(pickle._Pickler):
 def python2(content: Any) -> bytes:
     buffer = io.BytesIO()
     Python2Pickler(buffer, protocol=2).dump(content)
-    # NumPy has moved the function since.
+    # NumPy has moved the function since then.
     return buffer.getvalue().replace(b"numpy._core.", b"numpy.core.")
 
 
 def rows(images: np.ndarray) -> np.ndarray:
-    """An image in a row: all red values, all green ones, all blue ones."""
+    """One image per row: all red values, all green ones, all blue ones."""
     return np.stack(
         [np.concatenate([x[..., c].ravel() for c in range(3)]) for x in images]
     )
@@ -131,21 +156,29 @@ def cifar(root: Path, name: str, data: Arrays, archive: bool = False) -> Path:
     return folder
 
 
-def pictures(
+def class_folders(
     folder: Path, images: np.ndarray, labels: np.ndarray, names: list[str]
 ) -> None:
-    """PNG, because it gives back what it was given."""
+    """One folder per class, with PNG files, which are lossless."""
     for i, (image, label) in enumerate(zip(images, labels, strict=True)):
-        place = folder / names[label]
-        place.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).save(place / f"{i:04}.png")
+        path = folder / names[label] / f"{i:04}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path)
 
 
-def image_folder(
-    root: Path, data: Arrays, names: list[str], test: str = "test"
-) -> None:
-    pictures(root / "train", data["train_images"], data["train_labels"], names)
-    pictures(root / test, data["test_images"], data["test_labels"], names)
+def image_folder(root: Path, data: Arrays, names: list[str]) -> None:
+    for split in ("train", "test"):
+        images, labels = data[f"{split}_images"], data[f"{split}_labels"]
+        class_folders(root / split, images, labels, names)
+
+
+def photographs(root: Path, sizes: dict[str, tuple[int, int]]) -> None:
+    """Images with a red left half and a blue right half, of (width, height) by path."""
+    for path, (width, height) in sizes.items():
+        image = np.zeros((height, width, 3), np.uint8)
+        image[:, : width // 2, 0] = image[:, width // 2 :, 2] = 200
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(root / path, quality=95)
 
 
 def saved(
@@ -156,7 +189,7 @@ def saved(
     columns: tuple[str, str] = ("image", "label"),
     **further: Any,
 ) -> Path:
-    """With ``save_to_disk``; further columns are those of the training images."""
+    """A folder of ``save_to_disk``; ``further`` are columns of the training split."""
     from datasets import ClassLabel, Dataset, DatasetDict
 
     splits = {}
