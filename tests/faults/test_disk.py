@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,12 +15,6 @@ from flwr.app import Array, ArrayRecord
 
 from flfa_app.launch import cli as launch
 from flfa_app.launch.superlink import RunOutcome
-from flfa_app.results.checkpoint import (
-    Checkpoint,
-    CheckpointError,
-    Checkpoints,
-)
-from flfa_app.results.files import write_atomically
 from flfa_app.results.records import RoundRecord
 from flfa_app.results.run_directory import RunDirectory
 from flfa_app.server import loop as rounds
@@ -111,54 +104,6 @@ def test_a_disk_without_room_for_the_log_does_not_hide_the_checkpoint(
     log = small_disk / "failed-run.log"
     assert f"could not be written to {log} (No space left on device)" in told
     assert [*small_disk.iterdir()] == before
-
-
-def test_a_file_that_cannot_be_written_leaves_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "x"
-    write_atomically(file, b"old")
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        write_atomically(file, b"new")
-    assert file.read_bytes() == b"old"
-    assert [p.name for p in tmp_path.iterdir()] == ["x"]
-
-
-def checkpoint(server_round: int, value: float, where: str) -> Checkpoint:
-    arrays = {"w": np.array([1.0, 2.0]), "n": np.array(3)}
-    bad = {"w": np.array([1.0, value])}
-    return Checkpoint(
-        server_round,
-        arrays | (bad if where == "model" else {}),
-        {"velocity/w": np.array([value if where == "strategy" else 1.0])},
-        {"layer-selection": {}},
-        [],
-        {"nodes": 4},
-    )
-
-
-@pytest.mark.parametrize("where", ["model", "strategy"])
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_checkpoint_is_finite_or_not_written(
-    where: str, value: float, tmp_path: Path
-) -> None:
-    checkpoints = Checkpoints(tmp_path / "c", keep=1)
-    checkpoints.write(checkpoint(1, 1.0, where), best_round=1)
-    with pytest.raises(CheckpointError, match="round 2 is not saved"):
-        checkpoints.write(checkpoint(2, value, where), best_round=1)
-    assert checkpoints.rounds() == [1]
-    kept = checkpoints.newest()
-    assert kept.server_round == 1
-    np.testing.assert_array_equal(
-        kept.model["w"], [1.0, 1.0 if where == "model" else 2.0]
-    )
-    assert kept.model["n"].shape == ()
-    assert kept.metadata == {"nodes": 4}
 
 
 def test_an_average_that_is_not_finite_ends_the_run(

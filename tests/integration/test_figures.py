@@ -1,10 +1,10 @@
-"""The figures of a whole run: what is in its files, and that it is true."""
+"""The metrics and plots of whole runs, against independent measurements."""
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch.nn import functional
 from flfa_app import server_app
 from flfa_app.config import RunConfig
 from flfa_app.preflight import Prepared, prepare
-from flfa_app.results.records import Evaluation, read_records
+from flfa_app.results.records import Evaluation, RoundRecord, read_records
 from flfa_app.results.round_metrics import (
     drift_reduction,
     first_cosines,
@@ -27,146 +27,155 @@ from flfa_app.server import evaluation
 from flfa_app.server.evaluation import evaluate
 from flfa_app.task import model_of
 from strategies.rules import skewness
-from tests.federation import default_keys, metrics, run_app
-
-FIGURES = ("accuracy", "loss", "auc", "intra-class", "inter-class", "separability")
+from tests.federation import default_keys, run_app
 
 
-def summary_of(results: Path) -> dict[str, Any]:
-    return dict(json.loads((results / "summary.json").read_text()))
+@dataclass
+class Run:
+    """A run of three rounds, and what was observed of it."""
+
+    path: Path
+    accuracy_and_loss: list[tuple[float, float]] = field(default_factory=list)
+    test_set: tuple[Any, ...] = ()
+    log: list[str] = field(default_factory=list)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return dict(json.loads((self.path / "summary.json").read_text()))
+
+    @property
+    def records(self) -> list[RoundRecord]:
+        return read_records(self.path / "metrics.jsonl")
+
+    @property
+    def evaluations(self) -> list[Evaluation]:
+        return [record.evaluation for record in self.records if record.evaluation]
 
 
-@pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float]]:
-    """Accuracy and loss of every evaluated model, measured with the plain loop."""
-    figures: list[tuple[float, float]] = []
-
-    @torch.inference_mode()
-    def spy(model: nn.Module, images: Any, labels: Any, *more: Any) -> dict[str, Any]:
-        model.eval()
-        right, loss = 0, 0.0
-        for start in range(0, len(labels), 512):
-            logits, y = model(images[start : start + 512]), labels[start : start + 512]
-            right += int((logits.argmax(1) == y).sum())
-            loss += float(functional.cross_entropy(logits, y, reduction="sum"))
-        figures.append((right / len(labels), loss / len(labels)))
-        return evaluate(model, images, labels, *more)
-
-    monkeypatch.setattr(evaluation, "evaluate", spy)
-    return figures
+@torch.inference_mode()
+def plain_loop(model: nn.Module, images: Any, labels: Any) -> tuple[float, float]:
+    """Accuracy and loss without anything that makes the evaluation faster."""
+    model.eval()
+    right, loss = 0, 0.0
+    for start in range(0, len(labels), 512):
+        logits, y = model(images[start : start + 512]), labels[start : start + 512]
+        right += int((logits.argmax(1) == y).sum())
+        loss += float(functional.cross_entropy(logits, y, reduction="sum"))
+    return right / len(labels), loss / len(labels)
 
 
-def test_every_round_has_every_figure(
-    tmp_path: Path, seen: list[tuple[float, float]]
-) -> None:
+@pytest.fixture(scope="module")
+def flfa(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run with FLFA, every evaluated model measured with the plain loop as well."""
+    run = Run(Path())
+
+    def spy(model: nn.Module, images: Any, labels: Any, extra: Any) -> Evaluation:
+        run.accuracy_and_loss.append(plain_loop(model, images, labels))
+        run.test_set = (images, labels, extra)
+        return evaluate(model, images, labels, extra)
+
+    def note(level: int, text: str, *values: Any) -> None:
+        run.log.append(text % values)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluation, "evaluate", spy)
+        patch.setattr("flfa_app.server.loop.log", note)
+        run.path = run_app(tmp_path_factory.mktemp("flfa"), {"num-fa-layers": 2})
+    return run
+
+
+@pytest.fixture(scope="module")
+def bp(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The run without FLFA that has the same seed."""
+    return Run(run_app(tmp_path_factory.mktemp("bp"), {"flfa": "none"}))
+
+
+def test_every_round_has_every_metric_of_the_test_set(flfa: Run) -> None:
     """Accuracy and loss have the bits of the plain loop."""
-    rows = metrics(run_app(tmp_path))
-    assert [(row["accuracy"], row["loss"]) for row in rows] == seen
-    for row in rows:
-        assert all(math.isfinite(row[key]) for key in FIGURES)
-        assert 0 <= row["auc"] <= 1
-        assert row["separability"] == row["inter-class"] / row["intra-class"]
-        assert row["extra-accuracy"] == {}
+    measured = flfa.evaluations
+    assert [(e.accuracy, e.loss) for e in measured] == flfa.accuracy_and_loss
+    assert len(measured) == 3
+    for e in measured:
+        assert all(map(math.isfinite, (e.intra_class, e.inter_class)))
+        assert 0 <= e.auc <= 1
+        assert e.separability == e.inter_class / e.intra_class
+        assert e.extra_accuracy == {}
 
 
-def test_a_model_that_learns_separates_its_classes(tmp_path: Path) -> None:
-    rows = metrics(run_app(tmp_path, {"partitioner": "iid", "fraction-train": 1.0}))
-    assert rows[-1]["accuracy"] > max(0.8, rows[0]["accuracy"])
-    assert rows[-1]["auc"] > max(0.95, rows[0]["auc"])
-    assert rows[-1]["separability"] > rows[0]["separability"]
+def test_the_final_model_has_the_metrics_of_the_last_line(flfa: Run) -> None:
+    """Loaded from its file and measured again."""
+    model = model_of(RunConfig.parse(default_keys()))
+    model.load_state_dict(load_file(flfa.path / "model.safetensors"))
+    assert flfa.evaluations[-1] == evaluate(model, *flfa.test_set)
 
 
-def test_the_summary_sums_up_the_rounds(tmp_path: Path) -> None:
+def test_the_summary_aggregates_the_rounds(flfa: Run) -> None:
     """Three rounds: the last 10 % is the last one."""
-    results = run_app(tmp_path, {"num-fa-layers": 2})
-    summary, rows = summary_of(results), metrics(results)
-    assert summary["auc"] == rows[-1]["auc"]
+    summary, records = flfa.summary, flfa.records
+    assert summary["auc"] == flfa.evaluations[-1].auc
     assert summary["extra-accuracy"] == {}
-    chosen = [name for row in rows for name in row["selected"]]
+    chosen = [name for record in records for name in record.selected]
     layers = ["conv1", "conv2", "conv3", "head"]
     assert len(chosen) == 4
     assert summary["selection-frequency"] == {x: chosen.count(x) / 4 for x in layers}
-    assert summary["round-1-skewness"] == skewness(rows[0]["scores"].values())
+    assert summary["round-1-skewness"] == skewness(records[0].scores.values())
     assert 0 < summary["seconds-per-round"] <= summary["seconds"] / 3
 
 
-def test_a_further_test_set_is_measured_too(
+def test_a_round_is_one_line_of_the_log(flfa: Run) -> None:
+    starts = [line.partition("/")[0] for line in flfa.log]
+    assert starts == [f"round {i}" for i in (1, 2, 3)]
+    assert not any("\n" in line for line in flfa.log)
+
+
+def test_backpropagation_has_cosines_but_no_selection(bp: Run) -> None:
+    assert bp.summary["selection-frequency"] == {}
+    assert bp.summary["round-1-skewness"] is not None
+    assert (bp.path / "cosines.png").exists()
+
+
+def test_paired_runs_can_be_compared_round_by_round(bp: Run, flfa: Run) -> None:
+    """Round 1 has no feedback alignment, so the drift is the same."""
+    reduction = drift_reduction(bp.records, flfa.records)
+    assert list(reduction) == [1, 2, 3]
+    assert reduction[1] == 0 != reduction[3]
+    assert relative_time(flfa.records, bp.records) > 0
+
+
+def test_a_model_that_learns_separates_its_classes(tmp_path: Path) -> None:
+    keys = {"partitioner": "iid", "fraction-train": 1.0, "pictures": False}
+    run = Run(run_app(tmp_path, keys))
+    first, *_, last = run.evaluations
+    assert last.accuracy > max(0.8, first.accuracy)
+    assert last.auc > max(0.95, first.auc)
+    assert last.separability > first.separability
+
+
+def test_further_test_sets_are_evaluated_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One is the test set itself; in the other every label is one too high."""
 
     def with_extra_tests(config: RunConfig) -> Prepared:
-        ready = prepare(config)
-        images, labels = ready.images.test, ready.images.test_labels
+        prepared = prepare(config)
+        images, labels = prepared.images.test, prepared.images.test_labels
         extra = {"same": (images, labels), "wrong": (images, (labels + 1) % 10)}
-        return replace(ready, images=replace(ready.images, extra_tests=extra))
+        return replace(prepared, images=replace(prepared.images, extra_tests=extra))
 
     monkeypatch.setattr(server_app, "prepare", with_extra_tests)
-    results = run_app(tmp_path, {"num-server-rounds": 11})
-    summary, rows = summary_of(results), metrics(results)
-    for row in rows:
-        same, wrong = row["extra-accuracy"]["same"], row["extra-accuracy"]["wrong"]
-        assert same == row["accuracy"]
-        assert same + wrong <= 1
-    assert summary["extra-accuracy"]["same"] == summary["score"]
-    last = [row["extra-accuracy"]["wrong"] for row in rows[-2:]]
-    assert summary["extra-accuracy"]["wrong"] == pytest.approx(sum(last) / 2)
+    run = Run(run_app(tmp_path, {"num-server-rounds": 11, "pictures": False}))
+    for e in run.evaluations:
+        assert e.extra_accuracy["same"] == e.accuracy
+        assert e.extra_accuracy["same"] + e.extra_accuracy["wrong"] <= 1
+    assert run.summary["extra-accuracy"]["same"] == run.summary["score"]
+    last = [e.extra_accuracy["wrong"] for e in run.evaluations[-2:]]
+    assert run.summary["extra-accuracy"]["wrong"] == pytest.approx(sum(last) / 2)
 
 
-def test_backpropagation_has_cosines_but_no_selection(tmp_path: Path) -> None:
-    results = run_app(tmp_path, {"flfa": "none"})
-    summary = summary_of(results)
-    assert summary["selection-frequency"] == {}
-    assert summary["round-1-skewness"] is not None
-    assert (results / "cosines.png").exists()
-
-
-def test_without_a_score_there_is_no_picture_of_cosines(tmp_path: Path) -> None:
+def test_without_a_score_there_is_no_plot_of_cosines(tmp_path: Path) -> None:
     """At the smallest learning rate no float32 weight moves: no update, no cosine."""
-    results = run_app(tmp_path, {"learning-rate": 1e-30, "num-server-rounds": 1})
-    assert first_cosines(read_records(results / "metrics.jsonl")) == {}
-    assert summary_of(results)["round-1-skewness"] is None
-    assert not (results / "cosines.png").exists()
-
-
-def test_paired_runs_can_be_compared_round_by_round(tmp_path: Path) -> None:
-    """Round 1 has no feedback alignment, so the drift is the same."""
-    runs = [run_app(tmp_path, {"flfa": rule}) for rule in ("none", "lowest")]
-    bp, flfa = (read_records(run / "metrics.jsonl") for run in runs)
-    reduction = drift_reduction(bp, flfa)
-    assert list(reduction) == [1, 2, 3]
-    assert reduction[1] == 0 != reduction[3]
-    assert relative_time(flfa, bp) > 0
-
-
-def test_the_final_model_has_the_figures_of_the_last_line(tmp_path: Path) -> None:
-    """Loaded from its file and measured again."""
-    images: list[Any] = []
-
-    def keep(model: nn.Module, *test: Any) -> Evaluation:
-        images[:] = test
-        return evaluate(model, *test)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation, "evaluate", keep)
-        results = run_app(tmp_path, {"num-server-rounds": 1})
-    model = model_of(RunConfig.parse(default_keys()))
-    model.load_state_dict(load_file(results / "model.safetensors"))
-    (record,) = read_records(results / "metrics.jsonl")
-    assert record.evaluation == evaluate(model, *images)
-
-
-def test_a_round_is_one_line_of_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines: list[str] = []
-
-    def note(level: int, text: str, *values: Any) -> None:
-        lines.append(text % values)
-
-    monkeypatch.setattr("flfa_app.server.loop.log", note)
-    run_app(tmp_path)
-    assert [line.partition("/")[0] for line in lines] == [
-        f"round {i}" for i in (1, 2, 3)
-    ]
-    assert not any("\n" in line for line in lines)
+    keys = {"learning-rate": 1e-30, "num-server-rounds": 1}
+    run = Run(run_app(tmp_path, keys))
+    assert first_cosines(run.records) == {}
+    assert run.summary["round-1-skewness"] is None
+    assert not (run.path / "cosines.png").exists()

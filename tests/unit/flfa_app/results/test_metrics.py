@@ -114,3 +114,5 @@ def test_a_declared_metric_is_measured_recorded_and_summarized(
     other = RoundRecord(19, Evaluation(0.5, further={"class-0": 0.0}))
     run = replace(RUN, records=[*RUN.records[:18], other, measured])
     assert spec.of_run(run) == pytest.approx(expected / 2)
+    counted = replace(spec, summarize=lambda run: len(run.records))
+    assert counted.of_run(run) == 20

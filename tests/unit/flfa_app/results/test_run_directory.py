@@ -1,130 +1,130 @@
+"""The files of a run directory."""
+
 from __future__ import annotations
 
 import json
 import math
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from flfa_app.config import RunConfig
-from flfa_app.results import run_directory as results
-from flfa_app.results.records import Evaluation, RoundRecord, Timing, Traffic
-from flfa_app.results.run_directory import RunDirectory
+from flfa_app.results.records import Evaluation, RoundRecord
+from flfa_app.results.run_directory import RunDirectory, output_folder
 from tests.federation import default_keys
 
 REST: dict[str, Any] = {"no_op_rounds": None, "stopped_early": None, "seconds": 1.0}
 
 
-def run_in(folder: Path, **keys: object) -> RunDirectory:
-    config = RunConfig.parse(default_keys() | {"output-dir": str(folder)} | keys)
-    return RunDirectory.create(config, 7)
+def config_of(**keys: Any) -> RunConfig:
+    written = {key.replace("_", "-"): value for key, value in keys.items()}
+    return RunConfig.parse(default_keys() | written)
 
 
-def record(accuracy: float, server_round: int = 1, **values: Any) -> RoundRecord:
-    return RoundRecord(
-        server_round,
-        **{"evaluation": Evaluation(accuracy, auc=0.5), "drift": 1.0} | values,
-        traffic=Traffic(bytes_sent=10, bytes_received=20),
-        timing=Timing(train=1.0, aggregate=0.5, evaluate=0.25),
-    )
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    return RunDirectory.create(config_of(output_dir=str(tmp_path)), 7)
 
 
-def test_summary_is_written_whole_or_not_at_all(
+def test_the_name_of_the_directory_describes_the_run(tmp_path: Path) -> None:
+    config = config_of(output_dir=str(tmp_path), flfa="none", seed=3)
+    run = RunDirectory.create(config, 7)
+    assert run.path.parent == tmp_path
+    assert run.path.name.endswith("-digits-cnn-fedavg-bp-s3-7")
+    assert run.path.is_dir()
+    assert len(run.short_name) == 24
+    assert run.short_name != RunDirectory.create(config, 8).short_name
+
+
+def test_the_output_folder_is_runs_here_or_may_be_in_the_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = run_in(tmp_path)
-    run.add_round(record(0.5))
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as disk:
-        disk.setattr(results.os, "fsync", full)
-        with pytest.raises(OSError, match="No space left"):
-            run.write_summary(**REST)
-    assert not (run.path / "summary.json").exists()
-    run.write_summary(**REST)
-    summary = json.loads((run.path / "summary.json").read_text())
-    assert summary["score"] == 0.5
-    assert summary["bytes-sent"] == 10
-
-
-def test_a_line_is_on_disk_at_once_and_is_json(tmp_path: Path) -> None:
-    run = run_in(tmp_path)
-    run.add_round(RoundRecord(1, drift=math.nan, scores={"fc": math.inf}))
-    line = json.loads((run.path / "metrics.jsonl").read_text())
-    assert (line["round"], line["drift"], line["scores"]) == (1, None, {"fc": None})
-
-
-@contextmanager
-def files_no_longer_than(size: int) -> Iterator[None]:
-    """Nothing can be written beyond it: as on a full disk, and without being root."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-@pytest.mark.parametrize("before", [0, 1])
-@pytest.mark.parametrize("layers", [1, 2000])
-def test_a_line_is_written_whole_or_not_at_all(
-    before: int, layers: int, tmp_path: Path
-) -> None:
-    """Both short lines and those that are longer than Python's buffer of 8 KiB."""
-    run = run_in(tmp_path)
-    for _ in range(before):
-        run.add_round(record(0.5))
-    metrics = run.path / "metrics.jsonl"
-    content = metrics.read_bytes() if before else b""
-    new = record(0.75, 2, scores={f"layer{i}": 0.5 for i in range(layers)})
-    length = len(new.to_line())
-    assert (length > 8192) == (layers == 2000)
-    with (
-        files_no_longer_than(len(content) + length // 2),
-        pytest.raises(OSError, match="File too large"),
-    ):
-        run.add_round(new)
-    assert metrics.read_bytes() == content
-    assert len(run.records) == before
-    run.add_round(new)  # there is room again
-    lines = metrics.read_text().splitlines()
-    assert [json.loads(line)["round"] for line in lines] == [1, 2][1 - before :]
-
-
-def test_the_best_round_is_one_whose_model_is_there(tmp_path: Path) -> None:
-    """The first of those with the highest accuracy: of 2, 4 and 5 round 4."""
-    run = run_in(tmp_path)
-    assert run.best_round == 0
-    for i, accuracy in enumerate([0.9, 0.5, 0.8, 0.7, 0.7], start=1):
-        run.add_round(record(accuracy, i))
-    assert run.best_round == 1
-    run.lost_models |= {1, 3}
-    assert run.best_round == 4
-    summary = run.write_summary(**REST)
-    assert (summary["best-round"], summary["best-accuracy"]) == (4, 0.7)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert output_folder(config_of()) == tmp_path / "runs"
+    assert output_folder(config_of(output_dir="~/x")) == tmp_path / "home" / "x"
 
 
 def test_an_output_dir_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RuntimeError, match=r"output-dir: cannot create .*file"):
-        run_in(tmp_path / "file")
+        RunDirectory.create(config_of(output_dir=str(tmp_path / "file")), 7)
 
 
-def test_the_folder_says_what_it_holds(tmp_path: Path) -> None:
-    name = run_in(tmp_path, flfa="none", seed=3).path.name
-    assert name.endswith("-digits-cnn-fedavg-bp-s3-7")
+def test_the_config_of_a_resumed_run_has_all_run_ids(run: RunDirectory) -> None:
+    for run_id in (7, 9):
+        run.write_config(config_of(seed=3), run_id, {"nodes": 4})
+    written = json.loads((run.path / "config.json").read_text())
+    assert written["run-config"]["seed"] == 3
+    assert written["nodes"] == 4
+    assert written["run-ids"] == ["7", "9"]
+    assert {"python", "flwr", "torch"} <= written["versions"].keys()
+    assert "git-commit" in written
 
 
-def test_the_model_is_readable_by_others(tmp_path: Path) -> None:
-    run = run_in(tmp_path)
+def test_restoring_a_checkpoint_drops_later_rounds_and_the_final_files(
+    run: RunDirectory,
+) -> None:
+    records = [RoundRecord(i, Evaluation(0.5), drift=math.nan) for i in (1, 2, 3)]
+    for record in records:
+        run.add_round(record)
+    run.save_model({"w": torch.ones(1)})
+    run.write_summary(**REST)
+    run.restore(records[:2])
+    assert run.records == records[:2]
+    assert [path.name for path in run.path.iterdir()] == ["metrics.jsonl"]
+    lines = (run.path / "metrics.jsonl").read_text()
+    assert lines == "".join(record.to_line() for record in records[:2])
+
+
+def test_the_best_round_is_one_whose_model_is_there(run: RunDirectory) -> None:
+    """The first with the highest accuracy: without 1 and 3, of 2, 4, 5 it is 4."""
+    assert run.best_round == 0
+    for i, accuracy in enumerate([0.9, 0.5, 0.8, 0.7, 0.7], start=1):
+        run.add_round(RoundRecord(i, Evaluation(accuracy)))
+    run.add_round(RoundRecord(6))
+    assert run.best_round == 1
+    run.lost_models |= {1, 3}
+    assert run.best_round == 4
+    run.add_round(RoundRecord(7, Evaluation(0.1)))
+    summary = run.write_summary(**REST)
+    assert (summary["best-round"], summary["best-accuracy"]) == (4, 0.7)
+
+
+def test_a_summary_has_null_for_nan(run: RunDirectory) -> None:
+    run.add_round(RoundRecord(1, Evaluation(0.5, auc=math.nan)))
+    summary = run.write_summary(**REST)
+    written = json.loads((run.path / "summary.json").read_text())
+    assert math.isnan(summary["auc"])
+    assert written["auc"] is None
+    assert list(written) == list(summary)
+    assert written["score"] == 0.5
+
+
+def test_a_model_is_saved_whatever_its_strides(run: RunDirectory) -> None:
+    table = torch.arange(6.0).reshape(2, 3)
+    images = torch.randn(1, 2, 3, 3).to(memory_format=torch.channels_last)
+    run.save_model({"transposed": table.T, "images": images}, "best_model.safetensors")
+    loaded = load_file(run.path / "best_model.safetensors")
+    assert torch.equal(loaded["transposed"], table.T)
+    assert torch.equal(loaded["images"], images)
+
+
+def test_all_files_have_the_same_permissions(run: RunDirectory) -> None:
+    """A temporary file that only its owner may read must not become the model."""
     run.save_model({"w": torch.arange(3.0)})
-    run.add_round(record(0.5))
+    run.add_round(RoundRecord(1))
     modes = {path.stat().st_mode & 0o777 for path in run.path.iterdir()}
     assert len(modes) == 1
+
+
+def test_a_partition_is_plotted_if_every_client_reports_its_counts(
+    run: RunDirectory,
+) -> None:
+    run.plot_partition([(1, 2), ()], ["cat", "dog"])
+    assert not [*run.path.iterdir()]
+    run.plot_partition([(1, 2), (3, 0)], ["cat", "dog"])
+    assert (run.path / "partition.png").is_file()
