@@ -1,7 +1,11 @@
-"""The layers every property is checked on, and small helpers."""
+"""Layers that cover the settings of a convolution, and helpers to compare gradients."""
 
 import copy
+import io
+import pickle
 from collections.abc import Callable, Sequence
+from itertools import cycle
+from typing import Any
 
 import pytest
 import torch
@@ -14,76 +18,65 @@ CHANNELS = 4
 SIZES = {1: (9,), 2: (7, 5), 3: (5, 4, 3)}
 SCALINGS = ("tensor", "channel", "none")
 
-# torch says so of its own "same" padding with an even kernel; not what is tested here.
+# A warning of torch's about its own "same" padding with an even kernel.
 quiet = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 every_scaling = pytest.mark.parametrize("scaling", SCALINGS)
-both_bias = pytest.mark.parametrize("bias", [True, False], ids=["bias", "nobias"])
-both_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 
-
-def _settings(dims: int) -> dict[str, dict]:
-    modes = ("reflect", "replicate", "circular")
-    return {
-        "plain": {"kernel_size": 2},
-        "1x1": {"kernel_size": 1},
-        "padded": {"kernel_size": 3, "padding": 1},
-        "stride2": {"kernel_size": 3, "stride": 2, "padding": 1},
-        "stride2-even": {"kernel_size": 2, "stride": 2},
-        "1x1-stride2": {"kernel_size": 1, "stride": 2},
-        "uneven": {
-            "kernel_size": (1, 3, 2)[:dims],
-            "padding": (1, 0, 1)[:dims],
-            "stride": (2, 1, 3)[:dims],
-        },
-        "dilated": {"kernel_size": 2, "dilation": 2, "padding": 1},
-        "groups": {"kernel_size": 3, "padding": 1, "groups": 2},
-        "depthwise": {"kernel_size": 3, "padding": 1, "groups": CHANNELS},
-        "depthwise-stride2": {
-            "kernel_size": 3,
-            "stride": 2,
-            "padding": 1,
-            "groups": CHANNELS,
-        },
-        "valid": {"kernel_size": 2, "padding": "valid"},
-        "same-odd": {"kernel_size": 3, "padding": "same"},
-        "same-even": {"kernel_size": 4, "padding": "same"},
-        "same-mixed": {
-            "kernel_size": (2, 3, 4)[:dims],
-            "padding": "same",
-            "dilation": (3, 2, 1)[:dims],
-        },
-        "same-even-groups": {"kernel_size": 2, "padding": "same", "groups": 2},
-        **{m: {"kernel_size": 3, "padding": 1, "padding_mode": m} for m in modes},
-        **{
-            f"{m}-same-even": {"kernel_size": 4, "padding": "same", "padding_mode": m}
-            for m in modes
-        },
-        "circular-uneven": {
-            "kernel_size": 3,
-            "padding": (2, 1, 0)[:dims],
-            "stride": 2,
-            "padding_mode": "circular",
-        },
-        "reflect-valid": {
-            "kernel_size": 2,
-            "padding": "valid",
-            "padding_mode": "reflect",
-        },
-    }
-
-
-CONV_CASES = {
-    f"conv{dims}d-{name}": (dims, settings)
-    for dims in CONVS
-    for name, settings in _settings(dims).items()
+# In any number of dimensions: those of the axes differ.
+GENERAL: dict[str, dict[str, Any]] = {
+    "uneven": {"kernel_size": (1, 3, 2), "padding": (1, 0, 1), "stride": (2, 1, 3)},
+    "same-mixed": {
+        "kernel_size": (2, 3, 4),
+        "padding": "same",
+        "dilation": (3, 2, 1),
+        "groups": 2,
+    },
+    "circular-uneven": {
+        "kernel_size": 3,
+        "padding": (2, 1, 0),
+        "stride": 2,
+        "padding_mode": "circular",
+    },
+}
+FLAT: dict[str, dict[str, Any]] = {
+    "plain": {"kernel_size": 2},
+    "stride2": {"kernel_size": 1, "stride": 2},
+    "dilated": {"kernel_size": 2, "dilation": 2, "padding": 1},
+    "groups": {"kernel_size": 3, "padding": 1, "groups": 2},
+    "depthwise": {"kernel_size": 3, "padding": 1, "groups": CHANNELS},
+    "valid": {"kernel_size": 2, "padding": "valid"},
+    "same-odd": {"kernel_size": 3, "padding": "same"},
+    "reflect": {"kernel_size": 3, "padding": 1, "padding_mode": "reflect"},
+    "replicate-same-even": {
+        "kernel_size": 4,
+        "padding": "same",
+        "padding_mode": "replicate",
+    },
+    "reflect-valid": {"kernel_size": 2, "padding": "valid", "padding_mode": "reflect"},
+}
+CONV_CASES: dict[str, tuple[int, dict[str, Any]]] = {
+    **{f"conv2d-{name}": (2, settings) for name, settings in FLAT.items()},
+    **{
+        f"conv{dims}d-{name}": (
+            dims,
+            {k: v[:dims] if type(v) is tuple else v for k, v in settings.items()},
+        )
+        for dims in CONVS
+        for name, settings in GENERAL.items()
+    },
 }
 every_conv = pytest.mark.parametrize("case", CONV_CASES)
+# Every case with one scaling, and with a bias or without.
+every_conv_and_scaling = pytest.mark.parametrize(
+    ("case", "scaling", "bias"),
+    list(zip(CONV_CASES, cycle(SCALINGS), cycle([True, False]), strict=False)),
+)
 
 
-def conv(case: str, *, bias: bool = True, out: int = 8) -> nn.Module:
-    """Build the convolution of a case, from 4 channels to ``out``."""
+def conv(case: str, *, bias: bool = True) -> nn.Module:
+    """Build the convolution of a case, from 4 channels to 8."""
     dims, settings = CONV_CASES[case]
-    return CONVS[dims](CHANNELS, out, bias=bias, **settings)
+    return CONVS[dims](CHANNELS, 8, bias=bias, **settings)
 
 
 def conv_input(case: str, batch: int | None = 2) -> Tensor:
@@ -93,17 +86,19 @@ def conv_input(case: str, batch: int | None = 2) -> Tensor:
 
 
 def channels_last(images: Tensor) -> Tensor:
-    """Lay images out pixel by pixel, as the trainer does; the values are the same.
+    """Store the same values pixel by pixel.
 
-    ``contiguous(memory_format=...)`` would leave images of one channel as they are.
+    ``contiguous(memory_format=...)`` would not change images of one channel.
     """
     count, channels, height, width = images.shape
     pixels = torch.empty(count, height, width, channels, dtype=images.dtype)
     return pixels.copy_(images.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
-def moved(model: nn.Module, by: float = 0.5) -> None:
+def move_weights(model: nn.Module, by: float = 0.5, seed: int | None = None) -> None:
     """Move every weight away from where it is, as local training does."""
+    if seed is not None:
+        torch.manual_seed(seed)
     with torch.no_grad():
         for p in model.parameters():
             p.add_(by * torch.randn_like(p))
@@ -118,7 +113,7 @@ def gradients(
     change: Callable[[nn.Module], None] = lambda model: None,
     grad: Tensor | None = None,
 ) -> list[Tensor]:
-    """Return output, input gradient and weight gradients, leaving the model alone.
+    """Return output, input gradient and weight gradients of a copy of the model.
 
     ``change`` is applied between entering the block and the forward pass.
     """
@@ -139,3 +134,19 @@ def same_bits(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> bool:
         a.dtype == b.dtype and torch.equal(a, b)
         for a, b in zip(ours, theirs, strict=True)
     )
+
+
+def through_pickle(model: nn.Module) -> nn.Module:
+    return pickle.loads(pickle.dumps(model))
+
+
+def through_torch_save(model: nn.Module) -> nn.Module:
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+every_copy = pytest.mark.parametrize(
+    "duplicate", [copy.deepcopy, through_pickle, through_torch_save]
+)

@@ -1,4 +1,4 @@
-"""Crops and flips the slow way: image by image, pixel by pixel of a padded one."""
+"""Slow crops and flips: image by image, pixel by pixel of a padded one."""
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ def slow_augment(images: Tensor, kind: str, generator: torch.Generator) -> Tenso
 
 
 class Redrawn:
-    """Samples that are augmented when they are looked up, as the trainer's are."""
+    """Samples that are augmented anew whenever a batch is read, as in the trainer."""
 
     def __init__(self, images: Tensor, settings: TrainSettings) -> None:
         self.images = images

@@ -1,17 +1,26 @@
-"""Local training: a plain loop to the bit, and with feedback alignment the twin's."""
+"""Local training: a plain loop to the bit, small clients, layouts, precision, hooks."""
 
 import copy
-from collections.abc import Callable
+from collections import OrderedDict
 from itertools import chain
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.functional import cross_entropy
 
-from clients import LocalTrainer, TrainSettings
-from tests.unit.clients.cases import same_bits
-from tests.unit.clients.reference import distance, reference_twin
+from clients import (
+    FedSOLTrainer,
+    LocalTrainer,
+    MOONTrainer,
+    TrainSettings,
+    eligible_layers,
+)
+from tests.unit.clients.cases import channels_last, every_scaling, same_bits
+from tests.unit.clients.federated import apart, bits, by_hand, fedsol, moon, of, weights
+from tests.unit.clients.reference import reference_twin
 
 Data = tuple[Tensor, Tensor]
 
@@ -30,49 +39,32 @@ def network(*, dropout: float = 0.0) -> nn.Sequential:
     )
 
 
-def data(size: int = 11) -> Data:
+def batchnormed() -> nn.Sequential:
+    """End in BatchNorm on a 1x1 map, where torch refuses to train on one sample."""
+    torch.manual_seed(3)
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 4),
+        nn.BatchNorm2d(3),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(3, 4),
+        nn.BatchNorm1d(4),
+        nn.Linear(4, 2),
+    )
+
+
+def data(size: int = 11, classes: int = 3, dtype: torch.dtype = torch.float32) -> Data:
     generator = torch.Generator().manual_seed(4)
-    inputs = torch.randn(size, 1, 4, 4, generator=generator)
-    return inputs, torch.randint(0, 3, (size,), generator=generator)
+    inputs = torch.randn(size, 1, 4, 4, generator=generator).to(dtype)
+    return inputs, torch.randint(0, classes, (size,), generator=generator)
 
 
-def values(model: nn.Module) -> list[Tensor]:
-    return [t.clone() for t in model.state_dict().values()]
+def state(model: nn.Module) -> list[Tensor]:
+    return [t.clone() for t in bits(model)]
 
 
-def by_hand(
-    model: nn.Module,
-    data: Data,
-    settings: TrainSettings,
-    clip: Callable[[list[Tensor]], None] = lambda grads: None,
-) -> list[float]:
-    """Train with SGD written out; return the mean loss of each epoch."""
-    (inputs, targets), losses = data, []
-    parameters = list(model.parameters())
-    buffers = [torch.zeros_like(p) for p in parameters]
-    order = torch.Generator()
-    order.manual_seed(settings.seed)
-    model.train()
-    for _ in range(settings.epochs):
-        permutation = torch.randperm(len(inputs), generator=order)
-        total = 0.0
-        for start in range(0, len(inputs), settings.batch_size):
-            batch = permutation[start : start + settings.batch_size]
-            loss = functional.cross_entropy(model(inputs[batch]), targets[batch])
-            grads = list(torch.autograd.grad(loss, parameters))
-            clip(grads)
-            total += loss.item() * len(batch)
-            with torch.no_grad():
-                for p, grad, buffer in zip(parameters, grads, buffers, strict=True):
-                    decayed = grad + settings.weight_decay * p
-                    buffer.mul_(settings.momentum).add_(decayed)
-                    p.sub_(settings.learning_rate * buffer)
-        losses.append(total / len(inputs))
-    return losses
-
-
-def sgd(model: nn.Module, data: Data, settings: TrainSettings) -> None:
-    """Train with a loop as in torch's tutorials."""
+def torch_loop(model: nn.Module, data: Data, settings: TrainSettings) -> None:
+    """Train with a loop as in torch's tutorials; single samples in evaluation mode."""
     generator = torch.Generator().manual_seed(settings.seed)
     optimizer = torch.optim.SGD(
         model.parameters(),
@@ -83,105 +75,83 @@ def sgd(model: nn.Module, data: Data, settings: TrainSettings) -> None:
     with torch.random.fork_rng([]):
         torch.manual_seed(settings.seed)
         for _ in range(settings.epochs):
-            for batch in torch.randperm(len(data[0]), generator=generator).split(
-                settings.batch_size
-            ):
+            order = torch.randperm(len(data[0]), generator=generator)
+            for batch in order.split(settings.batch_size):
+                for norm in model.modules():
+                    if isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d):
+                        norm.train(len(batch) > 1)
                 optimizer.zero_grad()
-                outputs = model(data[0][batch])
-                functional.cross_entropy(outputs, data[1][batch]).backward()
+                cross_entropy(model(data[0][batch]), data[1][batch]).backward()
                 optimizer.step()
 
 
-def test_the_defaults_are_the_papers() -> None:
-    settings = TrainSettings()
-    assert settings.learning_rate == 0.01
-    assert settings.momentum == 0.9
-    assert settings.weight_decay == 0.001
-    assert settings.batch_size == 64
-    assert settings.epochs == 5
-    assert settings.clip_norm == 0.0
-    assert settings.fa_layers == ()
-    assert (settings.feedback, settings.scaling) == ("global", "tensor")
+# --- The loop ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [1, 3, 4, 5, 11])
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_it_is_a_plain_loop_to_the_bit(size: int, dropout: float) -> None:
+@pytest.mark.parametrize("size", [1, 4, 11])
+def test_it_is_a_plain_loop_to_the_bit(size: int) -> None:
     settings = TrainSettings(batch_size=4, epochs=3, seed=7)
-    ours, theirs = network(dropout=dropout), network(dropout=dropout)
+    ours, theirs = network(dropout=0.5), network(dropout=0.5)
     metrics = LocalTrainer(ours, settings).fit(*data(size))
-    sgd(theirs, data(size), settings)
-    assert same_bits(values(ours), values(theirs))
+    torch_loop(theirs, data(size), settings)
+    assert same_bits(bits(ours), bits(theirs))
     assert metrics["steps"] == 3 * -(-size // 4)
-
-
-def test_it_is_the_loop_of_the_textbook_in_double_precision() -> None:
-    settings = TrainSettings(batch_size=4, epochs=3, seed=7, learning_rate=0.1)
-    ours, theirs = network().double(), network().double()
-    inputs, targets = data()
-    metrics = LocalTrainer(ours, settings).fit(inputs.double(), targets)
-    losses = by_hand(theirs, (inputs.double(), targets), settings)
-    assert distance(values(ours), values(theirs)) < 1e-12
-    assert metrics["train-loss"] == pytest.approx(losses[-1], rel=1e-6)
-    assert losses[-1] != pytest.approx(losses[0], rel=1e-3)
 
 
 def test_the_defaults_are_what_it_trains_with() -> None:
     ours, theirs = network(), network()
     LocalTrainer(ours, TrainSettings()).fit(*data(70))
-    sgd(theirs, data(70), TrainSettings())
-    assert same_bits(values(ours), values(theirs))
+    torch_loop(theirs, data(70), TrainSettings())
+    assert same_bits(bits(ours), bits(theirs))
 
 
-@pytest.mark.parametrize("scaling", ["tensor", "channel", "none"])
-def test_with_feedback_alignment_it_is_the_twins_loop(scaling: str) -> None:
-    names = ("5", "7")
+@every_scaling
+@pytest.mark.parametrize("names", [(), ("5", "7")])
+def test_it_is_the_textbooks_loop_with_and_without_alignment(
+    names: tuple[str, ...], scaling: str
+) -> None:
+    """With alignment it is the reference twin's; the loss is that of the last epoch."""
     settings = TrainSettings(
-        learning_rate=0.1, batch_size=4, fa_layers=names, scaling=scaling
+        learning_rate=0.1, batch_size=4, epochs=3, fa_layers=names, scaling=scaling
     )
-    model, (inputs, targets) = network().double(), data()
-    twin, plain = reference_twin(model, names, scaling), copy.deepcopy(model)
-    LocalTrainer(model, settings).fit(inputs.double(), targets)
-    for other in (twin, plain):
-        by_hand(other, (inputs.double(), targets), settings)
-    ours, theirs, other = (
-        [p.detach() for p in m.parameters()] for m in (model, twin, plain)
-    )
-    assert distance(ours, theirs) < 1e-12
-    assert distance(ours[:1], other[:1]) > 1e-6
+    model, (inputs, targets) = network().double(), data(dtype=torch.float64)
+    twin = reference_twin(model, names, scaling)
+    losses = []
 
+    def objective(net: nn.Module, batch: Tensor) -> Tensor:
+        loss = cross_entropy(net(inputs[batch]), targets[batch])
+        losses.append(loss.item() * len(batch))
+        return loss
 
-def clip_to(limit: float) -> Callable[[list[Tensor]], None]:
-    def clip(grads: list[Tensor]) -> None:
-        # torch documents the 1e-6.
-        norm = sum(float((g**2).sum()) for g in grads) ** 0.5 + 1e-6
-        for g in grads:
-            g.mul_(min(limit / norm, 1.0))
-
-    return clip
+    theirs = by_hand(twin, len(inputs), settings, of(objective))
+    metrics = LocalTrainer(model, settings).fit(inputs, targets)
+    assert apart(weights(model), weights(theirs)) < 1e-12
+    assert metrics["train-loss"] == pytest.approx(sum(losses[-3:]) / 11, rel=1e-6)
 
 
 @pytest.mark.parametrize("limit", [0.05, 1e6])
 def test_clip_norm_limits_the_norm_of_the_whole_gradient(limit: float) -> None:
-    settings = TrainSettings(batch_size=4, epochs=2, clip_norm=limit)
-    ours, theirs = network().double(), network().double()
-    inputs, targets = data()
-    LocalTrainer(ours, settings).fit(inputs.double(), targets)
-    by_hand(theirs, (inputs.double(), targets), settings, clip_to(limit))
-    assert distance(values(ours), values(theirs)) < 1e-12
-    unclipped = network().double()
-    by_hand(unclipped, (inputs.double(), targets), settings)
-    apart = distance(values(ours), values(unclipped))
-    assert apart < 1e-12 if limit > 1 else apart > 1e-4
+    given = TrainSettings(batch_size=4, epochs=2, clip_norm=limit)
+    model, (inputs, targets) = network().double(), data(dtype=torch.float64)
+
+    def objective(net: nn.Module, batch: Tensor) -> Tensor:
+        return cross_entropy(net(inputs[batch]), targets[batch])
+
+    results = {}
+    for clip_norm in (limit, 0.0):
+        settings = TrainSettings(batch_size=4, epochs=2, clip_norm=clip_norm)
+        theirs = by_hand(model, len(inputs), settings, of(objective))
+        results[clip_norm] = weights(theirs)
+    LocalTrainer(model, given).fit(inputs, targets)
+    assert apart(weights(model), results[limit]) < 1e-12
+    assert (apart(weights(model), results[0.0]) > 1e-4) == (limit < 1)
 
 
 def test_a_step_cannot_be_longer_than_learning_rate_times_clip_norm() -> None:
     model = network()
     before = torch.cat([p.detach().flatten() for p in model.parameters()])
-    LocalTrainer(
-        model,
-        TrainSettings(learning_rate=0.5, weight_decay=0, epochs=1, clip_norm=0.1),
-    ).fit(1000 * data()[0], data()[1])
+    settings = TrainSettings(learning_rate=0.5, weight_decay=0, epochs=1, clip_norm=0.1)
+    LocalTrainer(model, settings).fit(1000 * data()[0], data()[1])
     after = torch.cat([p.detach().flatten() for p in model.parameters()])
     assert (after - before).norm() == pytest.approx(0.5 * 0.1, rel=1e-4)
 
@@ -189,27 +159,22 @@ def test_a_step_cannot_be_longer_than_learning_rate_times_clip_norm() -> None:
 def test_frozen_weights_are_not_decayed() -> None:
     model = network()
     model[0].requires_grad_(False)
-    before = values(model)
-    settings = TrainSettings(weight_decay=0.5, fa_layers=("5",))
-    LocalTrainer(model, settings).fit(*data())
-    after = values(model)
-    assert same_bits(after[:2], before[:2])
-    assert not any(
-        torch.equal(a, b) for a, b in zip(after[2:], before[2:], strict=True)
-    )
+    before = state(model)
+    LocalTrainer(model, TrainSettings(weight_decay=0.5, fa_layers=("5",))).fit(*data())
+    unchanged = [torch.equal(a, b) for a, b in zip(before, bits(model), strict=True)]
+    assert unchanged == [True, True, *[False] * (len(before) - 2)]
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_the_seed_and_nothing_else_decides(dropout: float) -> None:
+def test_the_seed_alone_decides_whatever_the_mode_before() -> None:
     results = []
-    for seed, outer in ((1, 10), (1, 20), (2, 10)):
-        model = network(dropout=dropout)
+    for seed, outer, mode in ((1, 10, True), (1, 20, False), (2, 10, True)):
+        model = network(dropout=0.5).train(mode)
         torch.manual_seed(outer)
-        state = torch.get_rng_state()
+        random = torch.get_rng_state()
         settings = TrainSettings(batch_size=4, seed=seed, fa_layers=("5",))
         LocalTrainer(model, settings).fit(*data())
-        assert torch.equal(torch.get_rng_state(), state)
-        results.append(values(model))
+        assert torch.equal(torch.get_rng_state(), random)
+        results.append(bits(model))
     assert same_bits(results[0], results[1])
     assert not same_bits(results[0], results[2])
 
@@ -230,8 +195,394 @@ def test_batches_are_shuffled_anew_each_epoch() -> None:
     assert first != second != list(range(11))
 
 
-def test_the_model_is_trained_in_training_mode_whatever_it_was_in() -> None:
-    models = [network(dropout=0.5).train(mode) for mode in (True, False)]
-    for model in models:
-        LocalTrainer(model, TrainSettings(epochs=1)).fit(*data())
-    assert same_bits(values(models[0]), values(models[1]))
+# --- Small clients -----------------------------------------------------------------
+
+
+def test_a_single_sample_at_the_end_is_normalised_by_running_statistics() -> None:
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        batchnormed()(torch.ones(1, 1, 4, 4))
+    samples, settings = data(5, 2), TrainSettings(batch_size=4, epochs=2, seed=1)
+    ours, theirs = batchnormed(), batchnormed()
+    LocalTrainer(ours, settings).fit(*samples)
+    torch_loop(theirs, samples, settings)
+    assert same_bits(bits(ours), bits(theirs))
+    # Only the two full batches have entered the running statistics.
+    assert ours[1].num_batches_tracked == ours[5].num_batches_tracked == 2
+    assert all(m.training for m in ours.modules())
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_client_with_less_than_a_batch_trains(size: int) -> None:
+    model = batchnormed()
+    before = copy.deepcopy(model.state_dict())
+    settings = TrainSettings(fa_layers=("4", "6"))
+    metrics = LocalTrainer(model, settings).fit(*data(size, 2))
+    assert metrics["steps"] == 5
+    assert metrics["train-loss"] > 0
+    now = model.state_dict()
+    changed = {name for name in now if not torch.equal(now[name], before[name])}
+    assert {"0.weight", "4.weight", "6.weight", "6.bias"} <= changed
+    # One sample does not enter the running statistics, two do.
+    statistics = {"1.running_mean", "5.num_batches_tracked"}
+    assert statistics & changed == (statistics if size > 1 else set())
+
+
+def test_a_norm_layer_in_evaluation_mode_stays_so() -> None:
+    class Frozen(LocalTrainer):
+        def begin(self, inputs: Tensor, targets: Tensor) -> None:
+            self.model[1].eval()
+
+    model = batchnormed()
+    before = state(model[1])[2:]
+    Frozen(model, TrainSettings(batch_size=2)).fit(*data(3, 2))
+    assert not model[1].training
+    assert same_bits(bits(model[1])[2:], before)
+    assert model[5].training
+
+
+def test_after_an_error_on_a_single_sample_the_norms_train_again() -> None:
+    class Broken(LocalTrainer):
+        def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+            raise KeyError("control")
+
+    model = batchnormed()
+    with pytest.raises(KeyError):
+        Broken(model, TrainSettings()).fit(*data(1, 2))
+    assert all(m.training for m in model.modules())
+
+
+def test_one_model_for_many_clients_in_turn() -> None:
+    """Nothing stays in the model but its weights: each round is as on a new one."""
+    shared, received = batchnormed(), batchnormed().state_dict()
+    for client in range(3):
+        settings = TrainSettings(batch_size=4, seed=client, fa_layers=("4", "6"))
+        shared.load_state_dict(received)
+        fresh = batchnormed()
+        for model in (shared, fresh):
+            LocalTrainer(model, settings).fit(*data(4 + client, 2))
+        assert same_bits(bits(shared), bits(fresh))
+
+
+@pytest.mark.parametrize(
+    ("samples", "layers", "message"),
+    [
+        (data(0), (), "0 samples"),
+        ((torch.ones(4, 1, 4, 4), torch.zeros(5).long()), (), "4 samples and 5 target"),
+        (data(4, 2), ("6", "gone"), "'gone'"),
+    ],
+)
+def test_what_cannot_be_trained_is_an_error_before_anything_happens(
+    samples: Data, layers: tuple[str, ...], message: str
+) -> None:
+    model = batchnormed()
+    before = state(model)
+    with pytest.raises(ValueError, match=message):
+        LocalTrainer(model, TrainSettings(fa_layers=layers)).fit(*samples)
+    assert same_bits(bits(model), before)
+    assert eligible_layers(model) == ["0", "4", "6"]
+
+
+# --- Layout of the images ----------------------------------------------------------
+
+
+def layout_network(channels: int) -> nn.Sequential:
+    """All kinds of layers that depend on a layout: strides, groups, norms, pools."""
+    layers = {
+        "first": nn.Conv2d(channels, 4, 3, padding=1),
+        "norm": nn.BatchNorm2d(4),
+        "act": nn.ReLU(inplace=True),
+        "deep": nn.Conv2d(4, 4, 3, padding=1, groups=4),
+        "groups": nn.GroupNorm(2, 4),
+        "pool": nn.MaxPool2d(2),
+        "hidden": nn.Conv2d(4, 6, 1, stride=2),
+        "act2": nn.Tanh(),
+        "mean": nn.AdaptiveAvgPool2d((1, 2)),
+        "flat": nn.Flatten(),
+        "head": nn.Linear(12, 3),
+    }
+    return nn.Sequential(OrderedDict(layers)).double()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("aligned", [(), ("deep", "hidden", "head")])
+def test_the_layout_of_the_images_does_not_change_training(
+    channels: int, aligned: tuple[str, ...]
+) -> None:
+    """By hand on contiguous images; the weights and buffers keep their strides."""
+    settings = TrainSettings(
+        learning_rate=0.1, batch_size=4, epochs=3, seed=5, fa_layers=aligned
+    )
+    inputs, targets = torch.randn(14, channels, 8, 6).double(), torch.arange(14) % 3
+    received = layout_network(channels)
+    strides = [t.stride() for t in bits(received)]
+
+    def objective(net: nn.Module, batch: Tensor) -> Tensor:
+        return cross_entropy(net(inputs[batch]), targets[batch])
+
+    twin = reference_twin(received, aligned)
+    theirs = by_hand(twin, len(inputs), settings, of(objective))
+    for given in (inputs, channels_last(inputs)):
+        model = copy.deepcopy(received)
+        LocalTrainer(model, settings).fit(given, targets)
+        assert apart(weights(model), weights(theirs)) < 1e-10
+        assert apart([model.norm.running_var], [theirs.norm.running_var]) < 1e-10
+        assert [t.stride() for t in bits(model)] == strides
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("augmentation", ["none", "crop"])
+def test_every_step_has_the_layout_of_the_samples(
+    channels: int, augmentation: str
+) -> None:
+    """Also the last batch, of one image: 13 are three batches of 4 and one of 1."""
+
+    class Watching(LocalTrainer):
+        def compute_gradients(self, inputs: Tensor, targets: Tensor) -> Tensor:
+            seen.add(inputs.stride())
+            return super().compute_gradients(inputs, targets)
+
+    settings = TrainSettings(batch_size=4, epochs=1, augmentation=augmentation)
+    inputs, targets = torch.randn(13, channels, 8, 6).double(), torch.arange(13) % 3
+    for given, strides in (
+        (inputs, (48 * channels, 48, 6, 1)),
+        (channels_last(inputs), (48 * channels, 1, 6 * channels, channels)),
+    ):
+        seen: set[tuple[int, ...]] = set()
+        Watching(layout_network(channels), settings).fit(given, targets)
+        assert seen == {strides}
+
+
+# --- Precision ---------------------------------------------------------------------
+
+
+def half_network() -> nn.Sequential:
+    torch.manual_seed(0)
+    body = nn.Sequential(
+        nn.Conv2d(1, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Conv2d(4, 4, 2),
+        nn.Flatten(),
+    )
+    return nn.Sequential(body, nn.Linear(4, 3))
+
+
+@pytest.mark.parametrize("layers", [(), ("0.3",), ("1",)])
+def test_bf16_computes_layers_in_bfloat16_and_keeps_the_weights(
+    layers: tuple[str, ...],
+) -> None:
+    """One step is near full precision: bfloat16 has 8 bits."""
+    updates, dtypes = [], set()
+    for precision in ("float32", "bf16"):
+        net = half_network()
+        start = torch.cat([p.detach().flatten() for p in net.parameters()])
+        for layer in net.modules():
+            if precision == "bf16" and isinstance(layer, nn.Conv2d | nn.Linear):
+                layer.register_forward_hook(lambda *args: dtypes.add(args[-1].dtype))
+        settings = TrainSettings(
+            batch_size=24, epochs=1, precision=precision, fa_layers=layers
+        )
+        LocalTrainer(net, settings).fit(*data(24))
+        assert {p.dtype for p in net.parameters()} == {torch.float32}
+        updates.append(
+            torch.cat([p.detach().flatten() for p in net.parameters()]) - start
+        )
+    full, half = updates
+    assert dtypes == {torch.bfloat16}
+    assert not torch.equal(full, half)
+    assert torch.linalg.vector_norm(half - full) < 0.1 * torch.linalg.vector_norm(full)
+
+
+def test_every_pass_has_the_current_weights() -> None:
+    """Autocast may cache casts, which would be outdated after the first step."""
+    net, current = half_network(), []
+    head = net[1]
+
+    def look(layer: nn.Module, inputs: tuple[Tensor], outputs: Tensor) -> None:
+        # The same product in bfloat16, outside of autocast.
+        with torch.autocast("cpu", enabled=False):
+            weight, bias = head.weight.bfloat16(), head.bias.bfloat16()
+            now = functional.linear(inputs[0].bfloat16(), weight, bias)
+        current.append(torch.equal(now, outputs))
+
+    head.register_forward_hook(look)
+    settings = TrainSettings(batch_size=8, epochs=2, precision="bf16")
+    LocalTrainer(net, settings).fit(*data(24))
+    assert current == [True] * 6  # two epochs of three batches
+
+
+@pytest.mark.parametrize(
+    ("trainer", "config"),
+    [
+        (LocalTrainer, {}),
+        (MOONTrainer, moon(1.0)),
+        (FedSOLTrainer, fedsol(1.0, "adaptive", "all")),
+        (FedSOLTrainer, fedsol(1.0, "fixed", "head")),
+    ],
+)
+def test_epochs_in_bf16_are_near_full_precision(
+    trainer: type[LocalTrainer], config: dict[str, Any]
+) -> None:
+    """Also of methods with a second pass."""
+    losses = {}
+    for precision in ("float32", "bf16"):
+        net = half_network()
+        previous = {name: tensor + 0.01 for name, tensor in net.state_dict().items()}
+        settings = TrainSettings(
+            learning_rate=0.05, batch_size=8, epochs=10, precision=precision
+        )
+        fitted = trainer(net, settings, config, state=previous)
+        losses[precision] = fitted.fit(*data(24))["train-loss"]
+        assert {p.dtype for p in net.parameters()} == {torch.float32}
+    assert losses["bf16"] == pytest.approx(losses["float32"], abs=0.1)
+
+
+# --- Hooks -------------------------------------------------------------------------
+
+
+class Recorder(LocalTrainer):
+    """Record each call, and the model at that moment."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.calls: list[str] = []
+        self.plain_layers: dict[str, list[str]] = {}
+        self.weights: dict[str, list[Tensor]] = {}
+
+    def record(self, name: str) -> None:
+        self.calls.append(name)
+        self.plain_layers[name] = eligible_layers(self.model)
+        self.weights.setdefault(name, weights(self.model))
+
+    def begin(self, inputs: Tensor, targets: Tensor) -> None:
+        self.record("begin")
+        self.samples = (inputs, targets)
+        assert self.model.training
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        self.record("loss")
+        return super().loss(outputs, targets)
+
+    def compute_gradients(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        self.record("compute_gradients")
+        assert all(p.grad is None for p in self.model.parameters())
+        loss = super().compute_gradients(inputs, targets)
+        assert not loss.requires_grad
+        return loss
+
+    def edit_gradients(self) -> None:
+        self.record("edit_gradients")
+        assert all(p.grad is not None for p in self.model.parameters())
+
+
+def test_the_order_of_the_calls() -> None:
+    model, (inputs, targets) = network(), data(5)
+    received, plain = weights(model), copy.deepcopy(model)
+    settings = TrainSettings(batch_size=3, epochs=2, fa_layers=("7",))
+    trainer = Recorder(model, settings)
+    trainer.fit(inputs, targets)
+    step = ["compute_gradients", "loss", "edit_gradients"]
+    assert trainer.calls == ["begin", *step * 4]
+    # The round begins with the received weights, all samples, and no alignment yet.
+    assert same_bits(trainer.weights["begin"], received)
+    assert trainer.samples[0] is inputs
+    assert trainer.samples[1] is targets
+    layers = trainer.plain_layers
+    assert layers["begin"] == eligible_layers(model) == ["0", "5", "7"]
+    # Feedback alignment acts on the gradients; the edit comes before the step.
+    assert layers["compute_gradients"] == layers["loss"] == ["0", "5"]
+    assert same_bits(trainer.weights["edit_gradients"], received)
+    # Hooks that call their base class change nothing.
+    LocalTrainer(plain, settings).fit(inputs, targets)
+    assert same_bits(bits(model), bits(plain))
+
+
+def test_config_and_state_are_copied_and_may_be_missing() -> None:
+    config, stored = {"proximal-mu": 0.1}, {"control": torch.ones(2)}
+    trainer = LocalTrainer(network(), TrainSettings(), config, stored)
+    assert (trainer.config, trainer.received_state) == (config, stored)
+    trainer.config["more"] = trainer.received_state["more"] = 1
+    assert (list(config), list(stored)) == (["proximal-mu"], ["control"])
+    bare = LocalTrainer(network(), TrainSettings())
+    assert (bare.config, bare.received_state, bare.state()) == ({}, {}, {})
+
+
+class Proximal(LocalTrainer):
+    """A loss without a gradient, and a pull towards the anchor at 2."""
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return 0.0 * outputs.sum()
+
+    def edit_gradients(self) -> None:
+        for p in self.model.parameters():
+            assert p.grad is not None
+            p.grad.add_(0.5 * (p.detach() - 2.0))
+
+
+@pytest.mark.parametrize(
+    ("steps", "momentum", "expected"),
+    [(1, 0.0, 0.75), (10, 0.0, 0.75**10), (2, 0.5, 7 / 16)],
+)
+def test_momentum_comes_after_the_edit(
+    steps: int, momentum: float, expected: float
+) -> None:
+    """By hand, with d = w - W: v = m v + d / 2, then d = d - v / 2.
+
+    Without momentum d loses the factor 3/4 in a step; 3**k / 4**k beside 2 has fewer
+    than 53 bits for k up to 10: no rounding. With m = 1/2 d is 1, 3/4 and 7/16.
+    """
+    model = nn.Linear(1, 1).double()
+    for p in model.parameters():
+        nn.init.constant_(p, 3.0)
+    settings = TrainSettings(
+        learning_rate=0.5, momentum=momentum, weight_decay=0.0, epochs=steps
+    )
+    Proximal(model, settings).fit(torch.ones(3, 1).double(), torch.zeros(3).double())
+    assert [p.item() - 2.0 for p in model.parameters()] == [expected] * 2
+
+
+def test_the_edit_comes_before_clipping() -> None:
+    class Exploding(LocalTrainer):
+        def edit_gradients(self) -> None:
+            for p in self.model.parameters():
+                p.grad = torch.full_like(p, 1e6)
+
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 3, bias=False))
+    before = model[1].weight.detach().clone()
+    settings = TrainSettings(learning_rate=1.0, weight_decay=0.0, epochs=1, clip_norm=2)
+    Exploding(model, settings).fit(*data())
+    # 48 equal entries of norm 2: each 2 / sqrt(48).
+    step = torch.full((3, 16), 2 / 48**0.5)
+    torch.testing.assert_close(before - model[1].weight, step, rtol=1e-5, atol=1e-7)
+
+
+def test_the_reported_loss_is_the_methods_mean_over_samples_of_the_last_epoch() -> None:
+    class Counting(LocalTrainer):
+        steps = 0
+
+        def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+            self.steps += 1
+            last = self.steps > 3
+            return outputs.sum() * 0 + (targets.double().mean() if last else 99.0)
+
+    settings = TrainSettings(batch_size=2, epochs=2)
+    targets = torch.tensor([1, 2, 3, 4, 10])
+    metrics = Counting(network(), settings).fit(data(5)[0], targets)
+    # The last batch has one sample: the mean over batches would be another.
+    assert metrics == {"train-loss": 4.0, "steps": 6}
+
+
+def test_a_second_pass_in_compute_gradients() -> None:
+    """Gradients of both passes are in the step; feedback alignment is in both."""
+
+    class Twice(LocalTrainer):
+        def compute_gradients(self, inputs: Tensor, targets: Tensor) -> Tensor:
+            super().compute_gradients(inputs, targets)
+            return super().compute_gradients(inputs, targets)
+
+    options = {"weight_decay": 0.0, "momentum": 0.0, "epochs": 3, "fa_layers": ("7",)}
+    ours, theirs = network(), network()
+    Twice(ours, TrainSettings(learning_rate=0.25, **options)).fit(*data())
+    LocalTrainer(theirs, TrainSettings(learning_rate=0.5, **options)).fit(*data())
+    # Doubling is exact, so twice the gradient is twice the learning rate to the bit.
+    assert same_bits(bits(ours), bits(theirs))

@@ -1,4 +1,4 @@
-"""The methods, networks to train with them, and a slow SGD to compare with."""
+"""All methods, networks to train with them, and a slow SGD as reference."""
 
 import copy
 from collections import OrderedDict
@@ -79,7 +79,7 @@ def normed() -> nn.Sequential:
 
 
 def convnet() -> nn.Sequential:
-    """Wants images: six numbers become one of 2 x 3 pixels."""
+    """Has convolutions: the six numbers of a sample become 2 x 3 pixels."""
     layers = {
         "image": nn.Unflatten(1, (1, 2, 3)),
         "first": nn.Conv2d(1, 4, 3, padding=1),
@@ -95,8 +95,16 @@ def convnet() -> nn.Sequential:
     return nn.Sequential(OrderedDict(layers))
 
 
+def without_dropout(model: nn.Module) -> Any:
+    """Switch off the dropout of a network."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout | nn.Dropout2d):
+            module.p = 0.0
+    return model
+
+
 def picture_net(channels: int = 3, dropout: float = 0.0) -> nn.Sequential:
-    """Takes images of 6 x 5 as they are; without dropout a sample is on its own."""
+    """Takes images of 6 x 5; without dropout an output depends on its sample alone."""
     layers = {
         "first": nn.Conv2d(channels, 4, 3, padding=1),
         "act": nn.Tanh(),

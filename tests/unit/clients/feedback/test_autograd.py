@@ -1,4 +1,4 @@
-"""The autograd functions on their own, as someone who copies the file uses them."""
+"""The autograd functions on their own, as in a project that copies the file."""
 
 import importlib.util
 import shutil
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from clients.feedback import autograd as feedback
+from clients.feedback import autograd
 from clients.feedback.autograd import ConvFeedback, LinearFeedback
 
 GEOMETRY = ((1, 1), (0, 0), (1, 1), 1)
@@ -19,8 +19,8 @@ GEOMETRY = ((1, 1), (0, 0), (1, 1), 1)
 @pytest.fixture
 def copied(tmp_path: Path) -> ModuleType:
     """The file, copied somewhere else under another name."""
-    path = shutil.copy(feedback.__file__, tmp_path / "taken.py")
-    spec = importlib.util.spec_from_file_location("taken", path)
+    path = shutil.copy(autograd.__file__, tmp_path / "copied.py")
+    spec = importlib.util.spec_from_file_location("copied", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -42,7 +42,7 @@ def test_the_file_works_on_its_own(copied: ModuleType) -> None:
     assert copied.__all__ == ["ConvFeedback", "LinearFeedback", "scaled"]
 
 
-def test_the_output_is_handed_on_and_not_copied() -> None:
+def test_the_output_is_not_copied() -> None:
     x, y, b = linear_pieces()
     joined = LinearFeedback.apply(x, y, b, None)
     assert joined.data_ptr() == y.data_ptr()
@@ -95,14 +95,14 @@ def test_a_convolution_by_hand() -> None:
     assert dbias.tolist() == [4.0]
 
 
-@pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (0, 2), (1, 2)], ids=str)
-def test_a_convolution_gives_gradients_only_where_they_are_wanted(
-    wanted: tuple[int, ...],
+@pytest.mark.parametrize("required", [(0,), (1,), (0, 2)], ids=str)
+def test_a_convolution_computes_only_the_required_gradients(
+    required: tuple[int, ...],
 ) -> None:
     tensors = [torch.ones(1, 1, 2, 2), torch.ones(1, 1, 1, 1), torch.ones(1)]
-    for index in wanted:
+    for index in required:
         tensors[index].requires_grad_()
     y = ConvFeedback.apply(*tensors, torch.ones(1, 1, 1, 1), None, *GEOMETRY)
     y.sum().backward()
     given = tuple(i for i, tensor in enumerate(tensors) if tensor.grad is not None)
-    assert given == wanted
+    assert given == required

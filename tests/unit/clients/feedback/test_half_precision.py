@@ -1,4 +1,4 @@
-"""Half precision: autocast, and models whose weights are bfloat16."""
+"""Feedback alignment under autocast, and of models whose weights are in half."""
 
 import contextlib
 
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from clients import feedback_alignment
-from tests.unit.clients.cases import every_scaling, same_bits
+from tests.unit.clients.cases import every_scaling, move_weights, same_bits
 from tests.unit.clients.reference import distance, feedback, reference_twin
 
 NAMES = ["2", "5", "7"]
@@ -16,7 +16,7 @@ BF16 = torch.bfloat16
 ROUNDING = 2.0**-9
 
 
-def network() -> nn.Sequential:
+def network(dtype: torch.dtype = torch.float32) -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(2, 4, 3, padding=1),
         nn.Tanh(),
@@ -26,57 +26,46 @@ def network() -> nn.Sequential:
         nn.Linear(4 * 4 * 4, 8),
         nn.Tanh(),
         nn.Linear(8, 3),
-    )
+    ).to(dtype)
 
 
 def images(dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(6, 2, 4, 4).to(dtype)
 
 
-def move(model: nn.Module) -> None:
-    generator = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_((0.3 * torch.randn(p.shape, generator=generator)).to(p.dtype))
+def autocast(enabled: bool = True) -> contextlib.AbstractContextManager:
+    return torch.autocast("cpu", dtype=BF16, enabled=enabled)
 
 
-def step(model: nn.Module, x: Tensor, context: contextlib.AbstractContextManager):
+def step(
+    model: nn.Module, x: Tensor, *, autocasts: bool = False, by: float = 0.3
+) -> list[Tensor]:
     """Return output, input gradient and weight gradients after a move."""
     x = x.clone().requires_grad_()
-    move(model)
-    with context:
+    move_weights(model, by, seed=3)
+    with autocast(autocasts):
         y = model(x)
     y.float().square().sum().backward()
     return [y.detach(), x.grad, *(p.grad for p in model.parameters())]
-
-
-def autocast() -> contextlib.AbstractContextManager:
-    return torch.autocast("cpu", dtype=BF16)
 
 
 @every_scaling
 def test_autocast_gives_the_twins_gradients(scaling: str) -> None:
     model, x = network(), images()
     twin, exact = (reference_twin(model, NAMES, scaling) for _ in range(2))
+    plain = network()
+    plain.load_state_dict(model.state_dict())
     with feedback_alignment(model, NAMES, scaling=scaling):
-        ours = step(model, x, autocast())
-    theirs = step(twin, x, autocast())
-    truth = step(exact, x, contextlib.nullcontext())
+        ours = step(model, x, autocasts=True)
     assert ours[0].dtype == BF16
     assert all(t.dtype == torch.float32 for t in ours[1:])
     # The same casts in the same places: at most a rounding apart.
-    assert distance(ours, theirs) < ROUNDING
+    assert distance(ours, step(twin, x, autocasts=True)) < ROUNDING
     # Against single precision: a few roundings in each of four layers.
-    assert distance(ours, truth) < 16 * ROUNDING
-
-
-def test_autocast_feeds_back_and_does_not_backpropagate() -> None:
-    """The test above can tell: backpropagation is further away."""
-    model, plain, x = network(), network(), images()
-    plain.load_state_dict(model.state_dict())
-    with feedback_alignment(model, NAMES):
-        ours = step(model, x, autocast())
-    assert distance(ours[1:2], step(plain, x, autocast())[1:2]) > 100 * ROUNDING
+    assert distance(ours, step(exact, x)) < 16 * ROUNDING
+    # Backpropagation is further away.
+    backpropagated = step(plain, x, autocasts=True)
+    assert distance(ours[1:2], backpropagated[1:2]) > 100 * ROUNDING
 
 
 @pytest.mark.parametrize("inside", [True, False], ids=["inside", "outside"])
@@ -99,9 +88,7 @@ def test_autocast_on_entry_is_backpropagation(inside: bool) -> None:
     assert same_bits(*results)
 
 
-def test_a_layer_outside_autocast_keeps_its_precision_in_a_model_with_autocast() -> (
-    None
-):
+def test_a_layer_outside_autocast_keeps_its_precision() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
     x = torch.randn(3, 4, requires_grad=True)
     with feedback_alignment(model, ["1", "2"]):
@@ -109,43 +96,38 @@ def test_a_layer_outside_autocast_keeps_its_precision_in_a_model_with_autocast()
             half = model[1](x)
         y = model[2](half.float())
     y.sum().backward()
-    assert half.dtype == BF16
-    assert y.dtype == torch.float32
+    assert (half.dtype, y.dtype) == (BF16, torch.float32)
     assert x.grad is not None
     assert x.grad.dtype == torch.float32
 
 
-def test_autocast_leaves_double_precision_alone() -> None:
-    model, x = network().double(), images(torch.float64)
+def test_autocast_does_not_touch_double_precision() -> None:
+    model, x = network(torch.float64), images(torch.float64)
     twin = reference_twin(model, NAMES)
     with feedback_alignment(model, NAMES):
-        ours = step(model, x, autocast())
+        ours = step(model, x, autocasts=True)
     assert all(t.dtype == torch.float64 for t in ours)
-    assert distance(ours, step(twin, x, contextlib.nullcontext())) < 1e-12
+    assert distance(ours, step(twin, x)) < 1e-12
 
 
-@pytest.mark.parametrize("dtype", [BF16, torch.float16], ids=str)
-@every_scaling
+@pytest.mark.parametrize(
+    ("dtype", "scaling"), [(BF16, "tensor"), (torch.float16, "channel")]
+)
 def test_a_model_in_half_precision(dtype: torch.dtype, scaling: str) -> None:
-    model, x = network().to(dtype), images(dtype)
+    """It is near the twin; on entry it backpropagates."""
+    model, x = network(dtype), images(dtype)
     twin = reference_twin(model, NAMES, scaling)
+    on_entry = []
+    for names in ([], NAMES):
+        with feedback_alignment(model, names, scaling=scaling):
+            model.zero_grad()
+            on_entry.append(step(model, x, by=0.0))
+    assert same_bits(*on_entry)
     with feedback_alignment(model, NAMES, scaling=scaling):
-        ours = step(model, x, contextlib.nullcontext())
+        model.zero_grad()
+        ours = step(model, x)
     assert all(t.dtype == dtype for t in ours)
-    theirs = step(twin, x, contextlib.nullcontext())
-    assert distance(ours, theirs) < 16 * ROUNDING
-
-
-@pytest.mark.parametrize("dtype", [BF16, torch.float16], ids=str)
-def test_on_entry_a_model_in_half_precision_backpropagates(dtype: torch.dtype) -> None:
-    results = []
-    for names in (NAMES, []):
-        torch.manual_seed(5)
-        model, leaf = network().to(dtype), images(dtype).requires_grad_()
-        with feedback_alignment(model, names):
-            model(leaf).float().square().sum().backward()
-        results.append([leaf.grad, *(p.grad for p in model.parameters())])
-    assert same_bits(*results)
+    assert distance(ours, step(twin, x)) < 16 * ROUNDING
 
 
 @pytest.mark.parametrize("scaling", ["tensor", "channel"])
@@ -157,7 +139,7 @@ def test_the_scale_of_a_half_precision_weight_is_not_rounded_to_half(
     entry = model[0].weight.detach().clone()
     x = torch.randn(32, 32).to(BF16).requires_grad_()
     with feedback_alignment(model, ["0"], scaling=scaling):
-        move(model)
+        move_weights(model, 0.3)
         model(x).backward(torch.eye(32).to(BF16))
     b = feedback(model[0].weight.double(), entry.double(), scaling)
     assert x.grad is not None
@@ -168,8 +150,6 @@ def test_the_dtype_of_the_model_can_change_inside_the_block() -> None:
     model, x = network(), images(torch.float64)
     twin = reference_twin(model, NAMES).double()
     with feedback_alignment(model, NAMES):
-        model.double()
-        ours = step(model, x, contextlib.nullcontext())
-    theirs = step(twin, x, contextlib.nullcontext())
-    # The norm on entry was taken in single precision.
-    assert distance(ours, theirs) < 1e-6
+        ours = step(model.double(), x)
+    # The norm on entry was computed in single precision.
+    assert distance(ours, step(twin, x)) < 1e-6

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from clients.methods.fedsol import FedSOLTrainer
-from tests.unit.clients.methods.methods import Gradient
+from tests.unit.clients.federated import Gradient
 
 
 def divergence(received: Tensor, local: Tensor) -> Tensor:

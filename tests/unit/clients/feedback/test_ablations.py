@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-import pickle
+import zlib
 
 import pytest
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from clients import feedback_alignment
 from clients.feedback.ablations import random_feedback
+from tests.unit.clients.cases import through_pickle
 
 
 def network() -> nn.Sequential:
@@ -32,20 +33,20 @@ def batch() -> tuple[Tensor, Tensor]:
     return torch.randn(7, 4).double(), torch.arange(7) % 3
 
 
-def test_random_feedback_is_shared_and_has_the_norm_of_the_weight() -> None:
+def test_random_feedback_is_equal_on_all_clients_with_the_norm_of_the_weight() -> None:
     weight = torch.randn(3, 2, 5)
     one = random_feedback("a", weight, 1)
     assert torch.equal(one, random_feedback("a", weight, 1))
     torch.testing.assert_close(one.norm(), weight.norm())
     for other in (random_feedback("b", weight, 1), random_feedback("a", weight, 2)):
         assert not torch.equal(one, other)
-    # Constant over the rounds but for its scale: another weight, the same direction.
+    # Over the rounds only its norm changes: another weight, the same direction.
     later = random_feedback("a", 3 * weight + 1, 1)
     torch.testing.assert_close(later / later.norm(), one / one.norm())
 
 
 def test_random_feedback_in_a_network(batch: tuple[Tensor, Tensor]) -> None:
-    """Layer 2 sends back d B, d its output's error, so layer 0 gets (d B * f') x."""
+    """Layer 2 propagates d B, d its output's error, so layer 0 gets (d B * f') x."""
     model, (x, y) = network(), batch
     plain = gradients(model, x, y)
     with feedback_alignment(model, ["2"], feedback="random", seed=3):
@@ -79,9 +80,7 @@ def test_random_feedback_follows_the_norm_of_the_weight(
 
 
 def direct(classes: int, size: int, name: str, seed: int) -> Tensor:
-    """B of the specification: uniform [-1, 1) / sqrt(size)."""
-    import zlib
-
+    """Return B of the specification: uniform [-1, 1) / sqrt(size)."""
     generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))
     uniform = torch.rand(classes, size, generator=generator)
     return ((2 * uniform - 1) / math.sqrt(size)).double()
@@ -103,7 +102,7 @@ def test_direct_feedback(name: str, batch: tuple[Tensor, Tensor]) -> None:
     torch.testing.assert_close(got[layer + 1], delta.sum(0))
     for own, want in zip(got[layer + 2 :], plain[layer + 2 :], strict=True):
         assert torch.equal(own, want)
-    if name == "2":  # the layers before go on with backpropagation from there
+    if name == "2":  # the layers before it backpropagate that error
         below = (delta @ model[2].weight) * (1 - inputs**2)
         torch.testing.assert_close(got[0], below.T @ x)
 
@@ -126,15 +125,58 @@ def test_direct_feedback_on_the_last_layer_is_refused() -> None:
         pass
 
 
+class Pair(nn.Module):
+    """A model that returns two tensors, of which direct feedback can use neither."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = self.first(x)
+        return hidden, self.second(hidden)
+
+
+def test_direct_feedback_needs_one_output_if_a_layer_uses_it() -> None:
+    model, x = Pair(), torch.ones(1, 2)
+    with (
+        feedback_alignment(model, ["first"], feedback="dfa"),
+        pytest.raises(ValueError, match="one tensor, not tuple"),
+    ):
+        model(x)
+    with feedback_alignment(model, [], feedback="dfa"):
+        assert len(model(x)) == 2
+        assert not model._forward_hooks
+    # Nor does a model without any eligible layer.
+    with feedback_alignment(nn.Tanh(), [], feedback="dfa"):
+        pass
+
+
+def test_direct_feedback_needs_logits_of_the_same_batch() -> None:
+    x = torch.randn(3, 2)
+    images = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 4), nn.Unflatten(1, (2, 2)))
+    summed = nn.Sequential(nn.Linear(2, 2), nn.Unflatten(0, (1, 3)), nn.Flatten())
+    summed.append(nn.Linear(6, 2))
+    for model in (images, summed):
+        with (
+            feedback_alignment(model, ["0"], feedback="dfa"),
+            pytest.raises(ValueError, match=r"logits of shape \(batch, classes\)"),
+        ):
+            model(x).sum().backward()
+
+
 @pytest.mark.parametrize("feedback", ["random", "dfa"])
-def test_the_model_is_as_before(feedback: str, batch: tuple[Tensor, Tensor]) -> None:
+def test_after_the_block_the_model_is_as_before(
+    feedback: str, batch: tuple[Tensor, Tensor]
+) -> None:
     model, (x, y) = network(), batch
     plain = gradients(model, x, y)
     keys = {name: set(vars(m)) for name, m in model.named_modules()}
     with feedback_alignment(model, ["2"], feedback=feedback):
-        copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
+        copies = [copy.deepcopy(model), through_pickle(model)]
     assert {name: set(vars(m)) for name, m in model.named_modules()} == keys
     assert not model._forward_hooks
-    for net in (model, copies[1] if feedback == "random" else model):
+    # A copy of a model with direct feedback keeps the hook that records the error.
+    for net in (model, *(copies if feedback == "random" else ())):
         for got, want in zip(gradients(net, x, y), plain, strict=True):
             assert torch.equal(got, want)

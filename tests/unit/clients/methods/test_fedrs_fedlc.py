@@ -12,7 +12,7 @@ from clients import LocalTrainer, TrainSettings
 from clients.methods.fedlc import FedLCTrainer
 from clients.methods.fedrs import FedRSTrainer
 from tests.unit.clients.cases import same_bits
-from tests.unit.clients.methods.methods import (
+from tests.unit.clients.federated import (
     apart,
     by_hand,
     data,
@@ -81,20 +81,7 @@ def test_fedrs_is_the_formula(alpha: float, variant: str) -> None:
     )
 
 
-def test_fedrs_alpha_has_the_precision_of_the_logits() -> None:
-    logits = torch.tensor([[0.0, 0.0, 1.0, 0.0]], dtype=torch.float64)
-    loss = scaled(0.1, "hard").loss(logits, torch.tensor([0])).item()
-    assert loss == pytest.approx(math.log(3 + math.exp(0.1)), rel=1e-14)
-
-
-def test_fedrs_at_zero_does_not_mask() -> None:
-    """All four scaled logits are 0: the loss is log 4, whatever the missing one was."""
-    logits = torch.tensor([[0.0, 0.0, 50.0, 0.0]])
-    loss = scaled(0.0, "hard").loss(logits, torch.tensor([0]))
-    assert loss.item() == pytest.approx(math.log(4), rel=1e-6)
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("alpha", [0.0, 0.5])
 def test_fedrs_hard_with_all_classes_is_fedavg(alpha: float) -> None:
     model, (inputs, _) = mlp(), data()
     samples = inputs, torch.tensor([0, 1, 0, 3, 2])[torch.arange(len(inputs)) % 5]
@@ -110,7 +97,9 @@ def test_fedrs_hard_with_all_classes_is_fedavg(alpha: float) -> None:
 
 
 @pytest.mark.parametrize("variant", FACTORS)
-def test_fedrs_at_zero_leaves_the_missing_classs_row_of_the_head(variant: str) -> None:
+def test_fedrs_at_zero_does_not_train_the_missing_classs_row_of_the_head(
+    variant: str,
+) -> None:
     given = TrainSettings(learning_rate=0.1, weight_decay=0.0, batch_size=3, epochs=2)
     model = mlp()
     ours, _, _ = trained(FedRSTrainer, model, given, data(), fedrs(0.0, variant))
@@ -119,7 +108,7 @@ def test_fedrs_at_zero_leaves_the_missing_classs_row_of_the_head(variant: str) -
     assert (ours.head.weight[[0, 1, 3]] != model.head.weight[[0, 1, 3]]).all()
 
 
-@pytest.mark.parametrize("tau", [0.1, 1.0, 4.0])
+@pytest.mark.parametrize("tau", [0.1, 4.0])
 def test_fedlc_is_the_formula(tau: float) -> None:
     logits, targets = batch()
     loss = calibrated(tau).loss(logits, targets)
@@ -134,17 +123,6 @@ def test_fedlc_is_the_formula(tau: float) -> None:
     assert torch.equal(gradient[:, 2], torch.zeros(6, dtype=torch.float64))
 
 
-def test_fedlc_by_hand() -> None:
-    """n^(-1/4) of 16, 1, 0, 4 is 1/2, 1, infinity, 1/sqrt 2.
-
-    Logits (1/2, 1, 9, 1/sqrt 2) are calibrated to (0, 0, -infinity, 0): log 3.
-    """
-    logits = torch.tensor([[0.5, 1.0, 9.0, 0.5**0.5]])
-    for target in (0, 1, 3):
-        loss = calibrated(1.0).loss(logits, torch.tensor([target]))
-        assert loss.item() == pytest.approx(math.log(3), rel=1e-6)
-
-
 def test_fedlc_is_finite_on_large_logits() -> None:
     logits = torch.tensor([[-300.0, 500.0, 1e4, 0.0]], requires_grad=True)
     loss = calibrated(1.0).loss(logits, torch.tensor([0]))
@@ -155,17 +133,16 @@ def test_fedlc_is_finite_on_large_logits() -> None:
     assert torch.isfinite(logits.grad).all()
 
 
-@pytest.mark.parametrize("tau", [0.3, 2.0])
-def test_fedlc_with_equal_counts_is_cross_entropy(tau: float) -> None:
+def test_fedlc_with_equal_counts_is_cross_entropy() -> None:
     """A shift of all logits alike does not change a softmax."""
     logits, targets = batch()
-    ours = calibrated(tau, torch.arange(12) % 4).loss(logits, targets)
+    ours = calibrated(0.3, torch.arange(12) % 4).loss(logits, targets)
     assert ours.item() == pytest.approx(
         cross_entropy(logits, targets).item(), rel=1e-14
     )
 
 
-def test_fedlc_leaves_the_missing_classs_row_and_a_single_class_alone() -> None:
+def test_fedlc_trains_neither_a_missing_class_nor_a_single_one() -> None:
     """With one class the softmax is over that class: loss and gradient are zero."""
     given = TrainSettings(learning_rate=0.1, weight_decay=0.0, batch_size=3, epochs=2)
     model, (inputs, targets) = mlp(), data()
@@ -202,14 +179,14 @@ def test_a_round_counts_all_local_data_not_the_batch(method: str) -> None:
 
 
 def fedrs_counts(number: int, dtype: torch.dtype) -> float:
-    """Return the soft factor of a class with so many of 1,000 samples."""
+    """Return the soft factor of a class with ``number`` samples, 1,000 being most."""
     trainer = scaled(0.5, "soft")
     trainer.targets = torch.tensor([0] * 1000 + [1] * number)
     return float(trainer._factors(torch.zeros(1, 2, dtype=dtype))[1])
 
 
 def fedlc_shift(number: int, dtype: torch.dtype) -> float:
-    """Return what is subtracted from the logit of a class with so many samples."""
+    """Return the shift of the logit of a class with ``number`` samples."""
     trainer = calibrated(1.0, torch.zeros(number, dtype=torch.int64))
     trainer.loss(torch.zeros(1, 1, dtype=dtype), torch.zeros(1, dtype=torch.int64))
     return float(trainer.shift)
