@@ -1,1 +1,1 @@
-"""What a run leaves on disk, and the figures computed from it."""
+"""Results of a run: its records, metrics, files, checkpoints and plots."""

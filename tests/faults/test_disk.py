@@ -1,4 +1,4 @@
-"""A full disk, and models that must never be saved."""
+"""A full disk, and an average that must not be saved."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_stops_the_run_and_loses_nothing(
     small_disk: Path, tmp_path: Path
 ) -> None:
-    """Then there is room again, and the run goes on as if nothing had been."""
+    """Resumed with more space, the run has the results of an undisturbed one."""
     with pytest.raises(RuntimeError, match="No space left on device") as failed:
         run_app(small_disk, KEYS)
     (run,) = small_disk.iterdir()
@@ -59,13 +59,13 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(
 
 
 def fill(disk: Path) -> None:
-    """Leave no room on a disk for a single block."""
+    """Fill a disk to its last block."""
     with pytest.raises(OSError, match="No space left"):
         (disk / "x").write_bytes(bytes(10**6))
 
 
-def test_a_line_that_does_not_fit_leaves_no_half(small_disk: Path) -> None:
-    """What is left of the last block is filled before the disk says no."""
+def test_a_line_that_does_not_fit_is_not_written_in_part(small_disk: Path) -> None:
+    """The disk accepts bytes until its last block is full, and then fails."""
     run = RunDirectory(small_disk, "cnn")
     run.add_round(RoundRecord(1))
     before = (small_disk / "metrics.jsonl").read_bytes()
@@ -77,10 +77,10 @@ def test_a_line_that_does_not_fit_leaves_no_half(small_disk: Path) -> None:
         assert (small_disk / "metrics.jsonl").read_bytes() == before
 
 
-def test_a_disk_without_room_for_the_log_does_not_hide_the_checkpoint(
+def test_a_log_that_cannot_be_written_does_not_hide_why_the_run_failed(
     small_disk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What ``make run`` says, and that it leaves no half of a log."""
+    """``make run`` prints the error, and leaves no part of the log."""
     why = "No space left on device\nThe last good checkpoint is round-000002.json"
 
     class FailedRun:
@@ -109,7 +109,7 @@ def test_a_disk_without_room_for_the_log_does_not_hide_the_checkpoint(
 def test_an_average_that_is_not_finite_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Finite updates can have an infinite sum; made by hand, because it is rare."""
+    """Finite updates can have an infinite sum. It is rare, so the test makes one."""
     plain = rounds.with_dtypes_of
     calls: list[int] = []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -80,6 +81,15 @@ def test_the_metrics_of_a_run() -> None:
         "stopped-early": None,
         "seconds": 99.5,
     }
+
+
+def test_every_key_of_the_files_is_documented() -> None:
+    """With the metrics, or with the files of a run."""
+    docs = Path(__file__).parents[4] / "docs"
+    text = "".join((docs / name).read_text() for name in ("metrics.md", "run-files.md"))
+    full = replace(RUN.records[0], diagnostics={"head": {"angle": 80.0}})
+    keys = {*METRICS, *full.to_json()}
+    assert [key for key in sorted(keys) if f"`{key}`" not in text] == []
 
 
 def test_a_run_without_scores_has_no_skewness_and_no_selection() -> None:
