@@ -45,13 +45,12 @@ WRAPPERS = {
     "ServerSideAdaptiveClipping": ADAPTIVE,
     "ClientSideAdaptiveClipping": ADAPTIVE,
 }
-# The wrapper (if there is one), and the strategy in it.
+# The wrapper, if there is one, and its inner strategy.
 COMBINATIONS = {
     **{name: (None, name) for name in ROBUST},
     **{name: (name, "FedAvg") for name in WRAPPERS},
     "ServerSideFixedClipping of FedMedian": ("ServerSideFixedClipping", "FedMedian"),
 }
-ALL = pytest.mark.parametrize("name", COMBINATIONS)
 MODS = {
     "ClientSideFixedClipping": fixedclipping_mod,
     "ClientSideAdaptiveClipping": adaptiveclipping_mod,
@@ -68,12 +67,12 @@ def weights():
     )
 
 
-def mine(*bases):
-    return type("Mine", bases, {})
+def combined(*bases):
+    return type("Combined", bases, {})
 
 
 def build(name, rule=None, *, checked=False):
-    """Flower's combination; with a rule its FLFA form, in the order that works."""
+    """Return Flower's combination; with a rule, its FLFA form in the right order."""
     wrapper, base = COMBINATIONS[name]
     kwargs = dict(ROBUST.get(base, {}))
     bases = [getattr(flower, base)]
@@ -82,26 +81,24 @@ def build(name, rule=None, *, checked=False):
         kwargs |= {"layers": ["a", "b"], "rule": rule}
     if checked and wrapper is None:
         bases.insert(0, CheckedReplies)
-    strategy = mine(*bases)(**kwargs)
+    strategy = combined(*bases)(**kwargs)
     if wrapper is None:
         return strategy
     private = getattr(flower, f"DifferentialPrivacy{wrapper}")
     bases = (CheckedReplies, private) if checked else (private,)
-    return mine(*bases)(strategy=strategy, **WRAPPERS[wrapper])
+    return combined(*bases)(strategy=strategy, **WRAPPERS[wrapper])
 
 
 def client_of(name, client=noisy_client):
-    """Clients with the mod that the wrapper asks for."""
+    """Return clients with the mod that the wrapper needs."""
     mod = MODS.get(COMBINATIONS[name][0])
 
     def clipping(message):
         if mod is None or message.metadata.message_type != MessageType.TRAIN:
             return client(message)
-        made = []
 
         def app(received, context):
-            made.append(client(received))
-            return Message(made[0], reply_to=received)
+            return Message(client(received), reply_to=received)
 
         return mod(message, None, app).content
 
@@ -109,7 +106,7 @@ def client_of(name, client=noisy_client):
 
 
 def run(strategy, client, rounds=ROUNDS, arrays=None):
-    """Flower's own loop; the noise is drawn from NumPy's global generator."""
+    """Run Flower's own loop; the noise comes from NumPy's global generator."""
     before = np.random.get_state()  # noqa: NPY002
     np.random.seed(3)  # noqa: NPY002
     try:
@@ -121,7 +118,7 @@ def run(strategy, client, rounds=ROUNDS, arrays=None):
     return history, metrics, getattr(strategy, "clipping_norm", None), grid
 
 
-@ALL
+@pytest.mark.parametrize("name", ["Krum", "ServerSideFixedClipping of FedMedian"])
 def test_without_layers_it_is_flowers_own_bit_for_bit(name):
     want = run(build(name), client_of(name))
     *got, grid = run(build(name, "none"), client_of(name))
@@ -130,10 +127,16 @@ def test_without_layers_it_is_flowers_own_bit_for_bit(name):
     assert [grid.fa_layers(r) for r in (1, 2, 3)] == [[], [], []]
 
 
-@ALL
-@pytest.mark.parametrize("checked", [False, True])
-def test_the_names_travel_and_the_aggregate_is_flowers_own(name, checked):
-    """These clients take no notice of layers, so nothing else may differ."""
+@pytest.mark.parametrize(
+    ("name", "checked"),
+    [
+        *((name, True) for name in COMBINATIONS),
+        ("ServerSideAdaptiveClipping", False),
+        ("ClientSideFixedClipping", False),
+    ],
+)
+def test_the_names_are_sent_and_the_aggregate_is_flowers_own(name, checked):
+    """These clients ignore the layers, so nothing else may differ."""
     want = run(build(name), client_of(name))
     strategy = build(name, "lowest", checked=checked)
     *got, grid = run(strategy, client_of(name))
@@ -149,7 +152,7 @@ def test_the_names_travel_and_the_aggregate_is_flowers_own(name, checked):
 
 
 def poisoned(client, bad=2, factor=1e6):
-    """One client whose update is a million times as long."""
+    """Return clients of which one has an update a million times as long."""
 
     def poison(message):
         content = client(message)
@@ -166,8 +169,8 @@ def poisoned(client, bad=2, factor=1e6):
     return poison
 
 
-def beyond_honest(history, grid, bad=2):
-    """The largest distance from the values of the good clients, in any round."""
+def distance_from_honest(history, grid, bad=2):
+    """Return the largest distance from the range of the good clients' values."""
     furthest = 0.0
     for server_round, model in enumerate(history[1:]):
         replies = grid.replied[NODES * server_round : NODES * (server_round + 1)]
@@ -185,16 +188,15 @@ def beyond_honest(history, grid, bad=2):
 
 
 @pytest.mark.parametrize("name", ROBUST)
-@pytest.mark.parametrize("rule", ["none", "lowest"])
-def test_one_poisoned_client_does_not_move_it(name, rule):
+def test_one_poisoned_client_does_not_move_a_robust_model(name):
     """Every value stays between the smallest and the largest of the good clients."""
-    history, _, _, grid = run(build(name, rule), poisoned(noisy_client))
-    assert beyond_honest(history, grid) <= 1e-6
+    history, _, _, grid = run(build(name, "lowest"), poisoned(noisy_client))
+    assert distance_from_honest(history, grid) <= 1e-6
 
 
 def test_one_poisoned_client_moves_an_average():
     history, _, _, grid = run(FedAvg(), poisoned(noisy_client))
-    assert beyond_honest(history, grid) > 1e4
+    assert distance_from_honest(history, grid) > 1e4
 
 
 def distance(one, other):
@@ -207,7 +209,7 @@ def distance(one, other):
 
 def test_a_clipped_poison_moves_the_model_by_no_more_than_the_norm():
     """|mean of clipped updates| <= clipping norm, 2, without noise."""
-    inner = mine(LayerSelection, FedAvg)(layers=["a", "b"])
+    inner = combined(LayerSelection, FedAvg)(layers=["a", "b"])
     strategy = flower.DifferentialPrivacyServerSideFixedClipping(
         inner, noise_multiplier=0.0, clipping_norm=2.0, num_sampled_clients=NODES
     )
@@ -227,7 +229,7 @@ def test_scores_are_of_clipped_updates():
     plan = plan_client({1: {"a.weight": updates[:4]}})
 
     def score(wrap):
-        inner = mine(LayerSelection, FedAvg)(layers=["a"])
+        inner = combined(LayerSelection, FedAvg)(layers=["a"])
         grid = FakeGrid(4, plan)
         start(wrap(inner), grid, record({"a.weight": zeros}), 1)
         return inner.scores["a"]
@@ -239,15 +241,15 @@ def test_scores_are_of_clipped_updates():
     assert score(private) == pytest.approx(1 / math.sqrt(2), rel=1e-6)
 
 
-def broken(how, places, client=noisy_client):
-    """Clients whose reply is spoilt in a round, or that do not answer (None)."""
+def broken(change, places, client=noisy_client):
+    """Return clients whose reply is changed, by round and node; None: no reply."""
 
     def answer(message):
         content = client(message)
         if message.metadata.message_type == MessageType.TRAIN:
             server_round = message.content["config"]["server-round"]
             if (server_round, message.metadata.dst_node_id) in places:
-                return how(content)
+                return change(content)
         return content
 
     return answer
@@ -273,41 +275,46 @@ def without_array(content):
     return content
 
 
-@ALL
-@pytest.mark.parametrize("how", [with_nan, with_one_value, without_array])
-def test_checked_replies_go_to_the_left_of_everything(name, how):
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        *((name, with_nan) for name in COMBINATIONS),
+        ("FedMedian", with_one_value),
+        ("ServerSideFixedClipping", with_one_value),
+        ("ServerSideAdaptiveClipping", without_array),
+    ],
+)
+def test_checked_replies_go_to_the_left_of_everything(name, change):
     """A bad reply is as if it had not come: bit for bit the run without it."""
     places = {(1, 4), (3, 1)}
-    if COMBINATIONS[name][0] in MODS:  # spoilt on the way: a mod would raise
-        spoilt, silent = (
-            broken(x, places, client_of(name)) for x in (how, lambda content: None)
-        )
-    else:
-        spoilt, silent = (broken(x, places) for x in (how, lambda content: None))
+    # After the client's mod, which would raise.
+    bad, silent = (
+        broken(x, places, client_of(name)) for x in (change, lambda content: None)
+    )
     want = run(build(name), silent)
     strategy = build(name, "lowest", checked=True)
-    *got, grid = run(strategy, spoilt)
+    *got, grid = run(strategy, bad)
     assert got == [*want[:3]]
     assert set(strategy.rejected) == {1}
     assert grid.fa_layers(3) in (["a"], ["b"])
 
 
-@pytest.mark.parametrize("how", [with_other_shape, without_array])
+@pytest.mark.parametrize("change", [with_other_shape, without_array])
 @pytest.mark.parametrize(
     "name", ["ServerSideFixedClipping", "ServerSideAdaptiveClipping"]
 )
-def test_inside_a_wrapper_checks_come_too_late(name, how):
-    """The wrapper clips before the strategy in it sees a reply, and raises."""
-    inner = mine(CheckedReplies, LayerSelection, FedAvg)(layers=["a", "b"])
+def test_inside_a_wrapper_the_check_comes_too_late(name, change):
+    """The wrapper clips before its inner strategy gets a reply, and raises."""
+    inner = combined(CheckedReplies, LayerSelection, FedAvg)(layers=["a", "b"])
     private = getattr(flower, f"DifferentialPrivacy{name}")
     strategy = private(strategy=inner, **WRAPPERS[name])
     with pytest.raises(ValueError, match=r"shape|zip|broadcast"):
-        run(strategy, broken(how, {(1, 4)}))
+        run(strategy, broken(change, {(1, 4)}))
 
 
 def test_inside_a_wrapper_a_bad_reply_can_become_a_good_one():
-    """One value for seven: clipping makes seven of it, and nothing is left to see."""
-    inner = mine(CheckedReplies, LayerSelection, FedAvg)(layers=["a", "b"])
+    """One value instead of seven: clipping broadcasts it to seven good values."""
+    inner = combined(CheckedReplies, LayerSelection, FedAvg)(layers=["a", "b"])
     private = flower.DifferentialPrivacyServerSideFixedClipping
     run(private(strategy=inner, **FIXED), broken(with_one_value, {(3, 4)}))
     assert inner.rejected == {}
@@ -319,24 +326,24 @@ def test_inside_a_wrapper_a_bad_reply_can_become_a_good_one():
 @pytest.mark.parametrize(
     "order",
     [
-        lambda private: mine(LayerSelection, private)(
+        lambda private: combined(LayerSelection, private)(
             layers=["a"], strategy=FedAvg(), **FIXED
         ),
-        lambda private: mine(private, LayerSelection)(strategy=FedAvg(), **FIXED),
+        lambda private: combined(private, LayerSelection)(strategy=FedAvg(), **FIXED),
         lambda private: LayerSelection(
             layers=["a"], strategy=private(FedAvg(), **FIXED)
         ),
     ],
 )
-def test_orders_that_do_not_work_say_so(order):
-    """A wrapper has its strategy inside; it is no base of one, and has none."""
+def test_wrong_orders_are_refused(order):
+    """A wrapper holds its strategy: it is not a base of one, and has none."""
     with pytest.raises(TypeError, match=r"strategy|layers"):
         order(flower.DifferentialPrivacyServerSideFixedClipping)
 
 
 @pytest.mark.parametrize("checked", [False, True])
 def test_a_wrapper_skips_a_round_in_which_a_client_fails(checked):
-    """Flower's rule, also with checks: an error is no bad reply."""
+    """Flower's rule, also with checks: an error reply is handed on."""
     name = "ServerSideFixedClipping"
     fails = broken(lambda content: Error(code=2, reason="planned"), {(2, 3)})
     history, *_ = run(build(name, "lowest", checked=checked), fails)
@@ -351,8 +358,8 @@ def unchanged(message):
     return content
 
 
-def test_what_ends_a_run_with_server_side_clipping():
-    """Flower's wrapper divides by the norm of an update, and scales whole numbers."""
+def test_replies_that_end_a_run_with_server_side_clipping():
+    """Flower's wrapper divides by the norm of an update, and scales integers."""
     name = "ServerSideFixedClipping"
     with pytest.raises(ZeroDivisionError):
         run(build(name), unchanged)
@@ -362,7 +369,7 @@ def test_what_ends_a_run_with_server_side_clipping():
 
 
 class Accountant:
-    """As much of a privacy accountant as Flower's wrapper calls."""
+    """The part of a privacy accountant that Flower's wrapper calls."""
 
     def __init__(self):
         self.config = PrivacyConfig(
@@ -381,31 +388,31 @@ class Accountant:
 
 
 def alike(message):
-    """Accounted rounds want clients of the same weight."""
+    """Accounted rounds need clients of the same weight."""
     content = noisy_client(message)
     content["metrics"]["num-examples"] = 1
     return content
 
 
 def test_accounted_privacy_refuses_layer_selection():
-    """It looks at the updates without noise; only FedAvg's own mean is accounted."""
+    """Scores are of updates without noise; only FedAvg's mean is accounted for."""
     private = flower.DifferentialPrivacyServerSideFixedClipping
     for bases in ((LayerSelection, FedAvg), (LayerSelection,)):
-        inner = mine(*bases)(layers=["a"])
+        inner = combined(*bases)(layers=["a"])
         with pytest.raises(ValueError, match=r"FedAvg\.aggregate_train"):
             private(inner, **FIXED, accountant=Accountant())
 
 
 @pytest.mark.parametrize("checked", [False, True])
-def test_accounted_privacy_with_layers_that_are_fixed(checked):
-    """Stock FedAvg, and the names in the config of the run: nothing is looked at.
+def test_accounted_privacy_with_fixed_layers(checked):
+    """Stock FedAvg, and the names in the run config: nothing is scored.
 
-    A bad reply that is left out is one too few, and the round is not released.
+    With a rejected reply there is one too few, and the round is not released.
     """
     private = flower.DifferentialPrivacyServerSideFixedClipping
     bases = (CheckedReplies, private) if checked else (private,)
     accountant = Accountant()
-    strategy = mine(*bases)(strategy=FedAvg(), **FIXED, accountant=accountant)
+    strategy = combined(*bases)(strategy=FedAvg(), **FIXED, accountant=accountant)
     client = broken(with_nan, {(2, 3)}, alike) if checked else alike
     grid = FakeGrid(NODES, client)
     config = {FA_LAYERS: ["b"]}
@@ -422,7 +429,7 @@ NODES_OF_THE_PAGE = 10
 
 
 def page_client(message):
-    """Clients that clip if they are told to, and with a metric that is 1."""
+    """Clip if the config says so; otherwise add a metric that is 1."""
     if "clipping_norm" in message.content["config"]:
         return client_of("ClientSideFixedClipping")(message)
     content = noisy_client(message)
@@ -431,7 +438,7 @@ def page_client(message):
 
 
 def test_the_code_of_the_page_runs():
-    """Block after block; every strategy it makes sends names and aggregates."""
+    """Block after block; every strategy in it sends names and aggregates."""
     rng = np.random.default_rng(1)
     arrays = {f"{x}.weight": rng.normal(size=4) for x in LAYERS_OF_THE_PAGE}
     page, strategies = {}, {}

@@ -1,4 +1,4 @@
-"""What a strategy carries from round to round: saved, loaded, and nothing is lost."""
+"""The state of a strategy between rounds: saved and loaded without loss."""
 
 import json
 import math
@@ -23,9 +23,9 @@ from tests.unit.strategies.methods.cases import (
     weights,
 )
 
-ROUNDS = 5
+ROUNDS = 4
 ALL = pytest.mark.parametrize("name", ALGORITHMS)
-# What Flower's strategies carry: these two alone, and it is not saved.
+# Flower's strategies with a state; they are not among the app's methods.
 FLOWERS = {
     "FedAvgM": (FLFAFedAvgM, {"server_momentum": 0.9}),
     "FedAdam": (FLFAFedAdam, {"eta": 0.1, "beta_1": 0.9, "beta_2": 0.9}),
@@ -41,7 +41,7 @@ def build(name: str, rule: str = "lowest") -> LayerSelection:
 def rounds(
     strategy: LayerSelection, grid: FakeGrid, arrays: ArrayRecord, numbers: range
 ) -> Iterator[ArrayRecord]:
-    """Do what Flower's loop does in these rounds; stop after each, with the model."""
+    """Do what Flower's loop does in these rounds; yield the model after each."""
     for server_round in numbers:
         messages = strategy.configure_train(server_round, arrays, ConfigRecord(), grid)
         replies = grid.send_and_receive(sorted(messages, key=node_of))
@@ -51,23 +51,23 @@ def rounds(
 
 
 def on_disk(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Arrays as bytes and back: what is read is read-only."""
+    """Return arrays that were written to bytes and read: they are read-only."""
     files = {name: (a.dtype, a.shape, a.tobytes()) for name, a in arrays.items()}
     return {k: np.frombuffer(c, t).reshape(s) for k, (t, s, c) in files.items()}
 
 
-def saved(state: ServerState) -> ServerState:
-    """A state as a checkpoint keeps it."""
+def from_checkpoint(state: ServerState) -> ServerState:
+    """Return a state that was saved and loaded."""
     values = json.loads(json.dumps(state.values, allow_nan=False))
     return ServerState(on_disk(state.arrays), values)
 
 
-def kept(arrays: ArrayRecord) -> ArrayRecord:
+def model_from_checkpoint(arrays: ArrayRecord) -> ArrayRecord:
     return ArrayRecord({k: Array(a) for k, a in on_disk(ndarrays(arrays)).items()})
 
 
-def seen(grid: FakeGrid, server_round: int) -> list[Any]:
-    """Everything the clients got in a round, bit for bit."""
+def sent_in(grid: FakeGrid, server_round: int) -> list[Any]:
+    """Return everything that was sent to the clients in a round, bit for bit."""
 
     def content(message: Message) -> Any:
         arrays = {k: bits(a) for k, a in message.content.array_records.items()}
@@ -77,77 +77,85 @@ def seen(grid: FakeGrid, server_round: int) -> list[Any]:
     return [content(message) for message in grid.train_messages(server_round)]
 
 
-def whole_and_broken(
+def whole_and_resumed(
     build_one: Any, answers: Client, after: int
 ) -> tuple[list[Any], list[Any]]:
-    """Messages, models and states after a break, without it and with it."""
+    """Return later messages, models and states, without and with a resumption."""
     outcomes = []
-    for broken in (False, True):
+    for is_resumed in (False, True):
         strategy, grid = build_one(), FakeGrid(NODES, answers)
         *_, arrays = rounds(strategy, grid, weights(), range(1, after + 1))
-        if broken:
-            state, arrays = saved(strategy.server_state()), kept(arrays)
+        if is_resumed:
+            state, arrays = (
+                from_checkpoint(strategy.server_state()),
+                model_from_checkpoint(arrays),
+            )
             strategy, grid = build_one(), FakeGrid(NODES, answers)
             strategy.load_server_state(state)
         later = range(after + 1, ROUNDS + 1)
         models = [bits(a) for a in rounds(strategy, grid, arrays, later)]
-        messages = [seen(grid, server_round) for server_round in later]
+        messages = [sent_in(grid, server_round) for server_round in later]
         outcomes.append([messages, models, frozen(strategy.server_state()._asdict())])
     return outcomes[0], outcomes[1]
 
 
-@ALL
-@pytest.mark.parametrize(("rule", "after"), [("lowest", 1), ("auto", 3), ("random", 2)])
-def test_a_break_changes_nothing(name: str, rule: str, after: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "rule", "after"),
+    [
+        *((name, "auto", 2) for name in ALGORITHMS),
+        ("fedavg", "lowest", 1),
+        ("scaffold", "random", 3),
+    ],
+)
+def test_a_resumed_run_is_the_same(name: str, rule: str, after: int) -> None:
     """The same messages, models and states, bit for bit."""
-    whole, broken = whole_and_broken(lambda: build(name, rule), client, after)
-    assert broken == whole
+    whole, resumed = whole_and_resumed(lambda: build(name, rule), client, after)
+    assert resumed == whole
     models = whole[1]
     assert len({str(model) for model in models}) == ROUNDS - after
 
 
 @ALL
-def test_what_is_saved_is_what_is_needed(name: str) -> None:
-    """Without it the next round is another one, if the method carries anything.
+def test_the_state_is_needed(name: str) -> None:
+    """Without it the next round differs, if the method has a state.
 
-    In what is sent or in the model that is made of it: the layers aside.
+    The arrays that are sent or the new model differ; the layers are not compared.
     """
     strategy = build(name)
     *_, arrays = rounds(strategy, FakeGrid(NODES, client), weights(), range(1, 4))
     state = strategy.server_state()
     assert set(state.values["layer-selection"]["scores"]) == set(LAYERS)
-    carries = {entry.split("/")[0] for entry in state.arrays}
-    assert carries == set(getattr(strategy, "state_names", ()))
+    groups = {entry.split("/")[0] for entry in state.arrays}
+    assert groups == set(getattr(strategy, "state_names", ()))
     outcomes = []
     for one in (strategy, build(name)):
         grid = FakeGrid(NODES, client)
-        model = next(rounds(one, grid, kept(arrays), range(4, 5)))
-        sent = [records for _, records, _ in seen(grid, 4)]
+        model = next(rounds(one, grid, model_from_checkpoint(arrays), range(4, 5)))
+        sent = [records for _, records, _ in sent_in(grid, 4)]
         outcomes.append((sent, bits(model)))
-    assert (outcomes[0] != outcomes[1]) == bool(carries)
+    assert (outcomes[0] != outcomes[1]) == bool(groups)
 
 
 @ALL
 def test_a_state_is_not_shared(name: str) -> None:
-    """What is done to the strategy later does not change what was saved."""
+    """Later rounds do not change a state that was saved."""
     grid = FakeGrid(NODES, client)
     strategy = build(name)
     *_, arrays = rounds(strategy, grid, weights(), range(1, 3))
-    state = saved(strategy.server_state())
+    state = from_checkpoint(strategy.server_state())
     before = frozen(state._asdict())
     other = build(name)
     other.load_server_state(state)
     for _ in rounds(other, grid, arrays, range(3, 5)):
         pass
     assert frozen(state._asdict()) == before
-    assert frozen(saved(strategy.server_state())._asdict()) == before
+    assert frozen(from_checkpoint(strategy.server_state())._asdict()) == before
 
 
-@ALL
-def test_before_the_first_round(name: str) -> None:
-    """A run can be taken up where nothing has happened."""
+@pytest.mark.parametrize("name", ["fedavg", "fedacg", "scaffold"])
+def test_a_state_of_before_the_first_round(name: str) -> None:
     strategy = build(name)
-    strategy.load_server_state(saved(build(name).server_state()))
+    strategy.load_server_state(from_checkpoint(build(name).server_state()))
     outcomes = [
         [bits(arrays) for arrays in rounds(x, FakeGrid(NODES, client), weights(), two)]
         for x, two in ((strategy, range(1, 3)), (build(name), range(1, 3)))
@@ -156,7 +164,7 @@ def test_before_the_first_round(name: str) -> None:
 
 
 def without_fc(message: Message) -> Answer:
-    """Clients that leave a layer as it was: no score can be given to it."""
+    """Train, but leave a layer as it was: it has no score."""
     reply = client(message)
     old = ndarrays(message.content["arrays"])
     new = ndarrays(reply["arrays"])
@@ -164,15 +172,14 @@ def without_fc(message: Message) -> Answer:
     return reply
 
 
-@ALL
-def test_a_layer_without_score(name: str) -> None:
-    """nan, which JSON has no word for, is nan again; the rule goes by it."""
-    strategy = build(name)
+def test_a_layer_without_score() -> None:
+    """nan is null in JSON, and nan again when it is loaded."""
+    strategy = build("fedavg")
     list(rounds(strategy, FakeGrid(NODES, without_fc), weights(), range(1, 2)))
     state = strategy.server_state()
     assert state.values["layer-selection"]["scores"]["fc"] is None
-    other = build(name)
-    other.load_server_state(saved(state))
+    other = build("fedavg")
+    other.load_server_state(from_checkpoint(state))
     for scores in (other.scores, other.first_scores):
         assert list(scores) == LAYERS
         assert math.isnan(scores["fc"])
@@ -180,14 +187,14 @@ def test_a_layer_without_score(name: str) -> None:
     assert other.selected == strategy.selected
 
 
-def test_a_break_after_rounds_without_a_score() -> None:
-    """``auto`` waits for the first scored round, before and after a break."""
-    whole, broken = whole_and_broken(lambda: build("fedavg", "auto"), without_fc, 2)
-    assert broken == whole
+def test_a_resumed_run_with_a_layer_without_score() -> None:
+    """``auto`` decides by the first scored round, which may be before or after."""
+    whole, resumed = whole_and_resumed(lambda: build("fedavg", "auto"), without_fc, 2)
+    assert resumed == whole
 
 
 @pytest.mark.parametrize("name", FLOWERS)
-def test_flowers_own_optimisers_go_on(name: str) -> None:
+def test_a_resumed_run_with_flowers_own_optimisers(name: str) -> None:
     """Momentum and moments are part of the state, though they are Flower's."""
     cls, own = FLOWERS[name]
 
@@ -195,5 +202,5 @@ def test_flowers_own_optimisers_go_on(name: str) -> None:
         return cls(layers=LAYERS, **own)
 
     assert new().server_state().arrays == {}
-    whole, broken = whole_and_broken(new, client, 3)
-    assert broken == whole
+    whole, resumed = whole_and_resumed(new, client, 2)
+    assert resumed == whole
