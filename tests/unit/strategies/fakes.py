@@ -1,4 +1,4 @@
-"""A Flower grid in one process, with real messages that really cross the wire."""
+"""A Flower grid in one process, whose messages are serialised as on the wire."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def ndarrays(arrays: ArrayRecord) -> dict[str, np.ndarray]:
 
 
 def bits(arrays: ArrayRecord | None) -> list[tuple[str, str, tuple[int, ...], bytes]]:
-    """Everything of a record that can differ, in order."""
+    """Return everything of a record that can differ, in order."""
     assert arrays is not None
     return [
         (k, a.dtype, tuple(a.shape), a.numpy().tobytes()) for k, a in arrays.items()
@@ -63,7 +63,7 @@ def answer(
 
 
 class FakeGrid(Grid):
-    """Ask ``client`` in process; keep every message as the client received it."""
+    """Call ``client`` in process; record every message as the client received it."""
 
     def __init__(self, nodes: int, client: Client) -> None:
         # Flower sets these in the server's process; a message needs them.
@@ -127,7 +127,7 @@ class FakeGrid(Grid):
         ]
 
     def fa_layers(self, server_round: int, key: str = "config") -> list[str]:
-        """The layers of a round, which every train message of it must carry."""
+        """Return the layers of a round; every train message must carry the same."""
         messages = self.train_messages(server_round, key)
         assert messages
         lists = [message.content[key]["fa-layers"] for message in messages]
@@ -198,3 +198,35 @@ def start(
     finally:
         random.setstate(before)
     return result, history
+
+
+NAMES = ("a.weight", "a.bias", "b.weight", "count")
+
+
+def weights() -> ArrayRecord:
+    """Return a small model with arrays of several types."""
+    rng = np.random.default_rng(3)
+    return record(
+        {
+            "a.weight": rng.normal(size=(6, 5)).astype(np.float32),
+            "a.bias": rng.normal(size=6).astype(np.float32),
+            "b.weight": rng.normal(size=(2, 3, 2)).astype(np.float16),
+            "count": np.array(4),
+        }
+    )
+
+
+def trained_replies(
+    strategy: Any, nodes: int = 5, client: Client = noisy_client, server_round: int = 1
+) -> list[Message]:
+    """Return the replies to the messages of one round, sorted by node."""
+    grid = FakeGrid(nodes, client)
+    strategy.min_train_nodes = strategy.min_available_nodes = nodes
+    messages = strategy.configure_train(server_round, weights(), ConfigRecord(), grid)
+    replies = grid.send_and_receive(messages)
+    return sorted(replies, key=lambda reply: reply.metadata.src_node_id)
+
+
+def values_of(replies: Iterable[Message]) -> list[dict[str, np.ndarray]]:
+    """Return the decoded arrays of each reply."""
+    return [ndarrays(reply.content["arrays"]) for reply in replies]

@@ -36,9 +36,13 @@ from strategies import (
 )
 from strategies.aggregation import Aggregate, aggregate
 from tests.federation import default_keys
-from tests.unit.strategies.fakes import FakeGrid, bits, ndarrays, noisy_client, record
-from tests.unit.strategies.one_round import (
+from tests.unit.strategies.fakes import (
     NAMES,
+    FakeGrid,
+    bits,
+    ndarrays,
+    noisy_client,
+    record,
     trained_replies,
     values_of,
     weights,
