@@ -1,7 +1,7 @@
-"""Replies as a broken or hostile client could send them, and a grid that sends them.
+"""Replies of broken or hostile clients, and a grid that sends them.
 
-Every corruption takes the content of a good reply and makes a bad one of it, in place.
-None is harmless: a server that takes one in has made a mistake.
+A corruption changes the content of a valid reply in place. The server must reject
+every one of them.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from tests.unit.strategies.fakes import over_the_wire
 __all__ = ["CORRUPTIONS", "STEP_LENGTHS", "CorruptingGrid", "Corruption"]
 
 NUMPY = "numpy.ndarray"
-Spoil = Callable[[RecordDict, random.Random], None]
+Corrupt = Callable[[RecordDict, random.Random], None]
 
 
 class Corruption(NamedTuple):
-    """What is done to a reply, and which kind of thing that is."""
+    """A way to corrupt a reply, and the group it belongs to."""
 
     kind: str
     name: str
-    spoil: Spoil
+    corrupt: Corrupt
 
 
 CORRUPTIONS: list[Corruption] = []
 
 
 def corruption(kind: str, **variants: Any) -> Callable[[Any], Any]:
-    """Register a function, once or once for each of the variants."""
+    """Register a function, once or once for each of its variants."""
 
     def register(function: Any) -> Any:
         name = function.__name__.strip("_")
         for label, value in variants.items():
 
-            def spoil(
+            def corrupt(
                 content: RecordDict, rng: random.Random, value: Any = value
             ) -> None:
                 function(content, rng, value)
 
-            CORRUPTIONS.append(Corruption(kind, f"{name}:{label}", spoil))
+            CORRUPTIONS.append(Corruption(kind, f"{name}:{label}", corrupt))
         if not variants:
             CORRUPTIONS.append(Corruption(kind, name, function))
         return function
@@ -72,8 +72,10 @@ def _metrics(content: RecordDict) -> MetricRecord:
     return content.metric_records["metrics"]
 
 
-def _one(content: RecordDict, rng: random.Random, where: Any = lambda a: True) -> str:
-    """Draw one of the arrays for which something holds."""
+def _draw_array(
+    content: RecordDict, rng: random.Random, where: Any = lambda a: True
+) -> str:
+    """Draw the name of an array that fulfils a condition."""
     return rng.choice(
         [name for name, array in _arrays(content).items() if where(array)]
     )
@@ -83,12 +85,12 @@ def _floating(array: Array) -> bool:
     return array.dtype == "float32"
 
 
-def _put(content: RecordDict, name: str, array: np.ndarray) -> None:
+def _set_array(content: RecordDict, name: str, array: np.ndarray) -> None:
     _arrays(content)[name] = Array(np.asarray(array))
 
 
-def _say(content: RecordDict, name: str, **fields: Any) -> None:
-    """Replace some of what an array says of itself, its bytes included."""
+def _replace_fields(content: RecordDict, name: str, **fields: Any) -> None:
+    """Replace fields of an array: its declared type or shape, or its bytes."""
     old = _arrays(content)[name]
     known = {"dtype": old.dtype, "shape": old.shape, "stype": NUMPY, "data": old.data}
     _arrays(content)[name] = Array(**{**known, **fields})
@@ -104,7 +106,7 @@ def _renamed(content: RecordDict, names: Mapping[str, str]) -> None:
 
 @corruption("names")
 def _missing(content: RecordDict, rng: random.Random) -> None:
-    del _arrays(content)[_one(content, rng)]
+    del _arrays(content)[_draw_array(content, rng)]
 
 
 @corruption("names")
@@ -114,12 +116,12 @@ def _no_arrays(content: RecordDict, rng: random.Random) -> None:
 
 @corruption("names")
 def _one_more(content: RecordDict, rng: random.Random) -> None:
-    _put(content, f"more.{rng.random()}", np.zeros(3, np.float32))
+    _set_array(content, f"more.{rng.random()}", np.zeros(3, np.float32))
 
 
 @corruption("names", upper=str.upper, blank=lambda x: x + " ", line="{}\n".format)
 def _other_name(content: RecordDict, rng: random.Random, change: Any) -> None:
-    name = _one(content, rng)
+    name = _draw_array(content, rng)
     _renamed(content, {name: change(name)})
 
 
@@ -158,12 +160,14 @@ def _reshaped(content: RecordDict, rng: random.Random, change: Any) -> None:
         if array.shape and np.shape(change(array.numpy())) != array.shape
     }
     name = rng.choice([*changed])
-    _put(content, name, changed[name])
+    _set_array(content, name, changed[name])
 
 
 @corruption("shapes", huge=(2**40, 2**40), negative=(-1,), none=(), zero=(0,))
 def _said_shape(content: RecordDict, rng: random.Random, shape: Any) -> None:
-    _say(content, _one(content, rng, lambda a: a.shape != shape), shape=shape)
+    _replace_fields(
+        content, _draw_array(content, rng, lambda a: a.shape != shape), shape=shape
+    )
 
 
 # Types
@@ -179,27 +183,27 @@ def _said_shape(content: RecordDict, rng: random.Random, shape: Any) -> None:
     fields=[("x", "f4")],
 )
 def _other_type(content: RecordDict, rng: random.Random, dtype: Any) -> None:
-    name = _one(content, rng, _floating)
+    name = _draw_array(content, rng, _floating)
     array = _arrays(content)[name].numpy()
     fields = isinstance(dtype, list)  # to which floats cannot be cast
     new = np.zeros(array.shape, dtype) if fields else array.astype(dtype)
-    _put(content, name, new)
+    _set_array(content, name, new)
 
 
 @corruption("types")
 def _a_float_for_a_counter(content: RecordDict, rng: random.Random) -> None:
-    name = _one(content, rng, lambda a: a.dtype == "int64")
-    _put(content, name, _arrays(content)[name].numpy() + 0.5)
+    name = _draw_array(content, rng, lambda a: a.dtype == "int64")
+    _set_array(content, name, _arrays(content)[name].numpy() + 0.5)
 
 
 @corruption("types", double="float64", object="object", nonsense="f4,O", none="")
 def _said_type(content: RecordDict, rng: random.Random, dtype: str) -> None:
-    _say(content, _one(content, rng, _floating), dtype=dtype)
+    _replace_fields(content, _draw_array(content, rng, _floating), dtype=dtype)
 
 
 @corruption("types", pickle="pickle", torch="torch.Tensor", none="")
 def _said_kind(content: RecordDict, rng: random.Random, stype: str) -> None:
-    _say(content, _one(content, rng), stype=stype)
+    _replace_fields(content, _draw_array(content, rng), stype=stype)
 
 
 # Values
@@ -207,27 +211,27 @@ def _said_kind(content: RecordDict, rng: random.Random, stype: str) -> None:
 
 @corruption("not finite", nan=math.nan, inf=math.inf, negative=-math.inf)
 def _not_finite(content: RecordDict, rng: random.Random, value: float) -> None:
-    name = _one(content, rng, _floating)
+    name = _draw_array(content, rng, _floating)
     array = np.array(_arrays(content)[name].numpy())
     array.reshape(-1)[rng.randrange(array.size)] = value
-    _put(content, name, array)
+    _set_array(content, name, array)
 
 
 @corruption("not finite", nan=math.nan, inf=math.inf)
 def _nowhere_finite(content: RecordDict, rng: random.Random, value: float) -> None:
     for name, array in [*_arrays(content).items()]:
         if _floating(array):
-            _put(content, name, np.full(array.shape, value, np.float32))
+            _set_array(content, name, np.full(array.shape, value, np.float32))
 
 
 @corruption("too far", thousand=1e3, negative=-1e6, huge=1e30)
 def _far_away(content: RecordDict, rng: random.Random, step: float) -> None:
-    name = _one(content, rng, _floating)
+    name = _draw_array(content, rng, _floating)
     while "running" in name:  # the norm is of parameters
-        name = _one(content, rng, _floating)
+        name = _draw_array(content, rng, _floating)
     array = np.array(_arrays(content)[name].numpy())
     array.reshape(-1)[rng.randrange(array.size)] += np.float32(step)
-    _put(content, name, array)
+    _set_array(content, name, array)
 
 
 # The weight
@@ -266,43 +270,45 @@ def _no_weight(content: RecordDict, rng: random.Random) -> None:
 
 @corruption("bytes", one=1, some=7, value=4, much=10**6)
 def _bytes_added(content: RecordDict, rng: random.Random, number: int) -> None:
-    name = _one(content, rng)
-    _say(content, name, data=_arrays(content)[name].data + rng.randbytes(number))
+    name = _draw_array(content, rng)
+    _replace_fields(
+        content, name, data=_arrays(content)[name].data + rng.randbytes(number)
+    )
 
 
 @corruption("bytes")
 def _cut_off(content: RecordDict, rng: random.Random) -> None:
-    name = _one(content, rng)
+    name = _draw_array(content, rng)
     data = _arrays(content)[name].data
-    _say(content, name, data=data[: rng.randrange(len(data))])
+    _replace_fields(content, name, data=data[: rng.randrange(len(data))])
 
 
 @corruption("bytes")
 def _nothing(content: RecordDict, rng: random.Random) -> None:
-    _say(content, _one(content, rng), data=b"")
+    _replace_fields(content, _draw_array(content, rng), data=b"")
 
 
 @corruption("bytes")
 def _noise(content: RecordDict, rng: random.Random) -> None:
-    name = _one(content, rng)
-    _say(content, name, data=rng.randbytes(len(_arrays(content)[name].data)))
+    name = _draw_array(content, rng)
+    _replace_fields(content, name, data=rng.randbytes(len(_arrays(content)[name].data)))
 
 
 @corruption("bytes")
 def _a_zip(content: RecordDict, rng: random.Random) -> None:
-    name = _one(content, rng)
+    name = _draw_array(content, rng)
     file = io.BytesIO()
     np.savez(file, _arrays(content)[name].numpy())
-    _say(content, name, data=file.getvalue())
+    _replace_fields(content, name, data=file.getvalue())
 
 
 @corruption("bytes")
 def _a_pickle(content: RecordDict, rng: random.Random) -> None:
-    name = _one(content, rng)
+    name = _draw_array(content, rng)
     file = io.BytesIO()
     array = _arrays(content)[name].numpy().astype(object)
     np.save(file, array, allow_pickle=True)
-    _say(content, name, data=file.getvalue())
+    _replace_fields(content, name, data=file.getvalue())
 
 
 # Headers of arrays
@@ -310,21 +316,21 @@ def _a_pickle(content: RecordDict, rng: random.Random) -> None:
 
 @corruption("header")
 def _a_flipped_bit(content: RecordDict, rng: random.Random) -> None:
-    """In the magic bytes, the length or the text, not in what pads it."""
-    name = _one(content, rng)
+    """In the magic bytes, the length or the text, but not in the padding."""
+    name = _draw_array(content, rng)
     data = bytearray(_arrays(content)[name].data)
     place = rng.randrange(data.index(b"}") + 1)
     data[place] ^= 1 << rng.randrange(8)
-    _say(content, name, data=bytes(data))
+    _replace_fields(content, name, data=bytes(data))
 
 
 @corruption("header", first=0, letter=3, version=6, second=7)
 def _other_magic(content: RecordDict, rng: random.Random, place: int) -> None:
-    """Nothing but one of the bytes that say what this is."""
-    name = _one(content, rng)
+    """Change one of the magic bytes and nothing else."""
+    name = _draw_array(content, rng)
     data = bytearray(_arrays(content)[name].data)
     data[place] += 1
-    _say(content, name, data=bytes(data))
+    _replace_fields(content, name, data=bytes(data))
 
 
 @corruption(
@@ -345,13 +351,13 @@ def _other_magic(content: RecordDict, rng: random.Random, place: int) -> None:
     padded=lambda text: text + " " * 20_000,
 )
 def _other_header(content: RecordDict, rng: random.Random, change: Any) -> None:
-    name = _one(content, rng, _floating)
+    name = _draw_array(content, rng, _floating)
     data = _arrays(content)[name].data
     end = 10 + int.from_bytes(data[8:10], "little")
     text = change(data[10:end].decode("latin1").rstrip()).encode("latin1") + b"\n"
     assert text != data[10:end]
     start = data[:8] + len(text).to_bytes(2, "little")
-    _say(content, name, data=start + text + data[end:])
+    _replace_fields(content, name, data=start + text + data[end:])
 
 
 # Records
@@ -416,11 +422,11 @@ def _other_partition(content: RecordDict, rng: random.Random, step: float) -> No
     _metrics(content)["partition-id"] += step  # type: ignore[operator]
 
 
-def _step_length(value: float) -> Spoil:
-    def spoil(content: RecordDict, rng: random.Random) -> None:
+def _step_length(value: float) -> Corrupt:
+    def corrupt(content: RecordDict, rng: random.Random) -> None:
         _metrics(content)["step-length"] = value
 
-    return spoil
+    return corrupt
 
 
 # Of SCAFFOLD, which divides by it.
@@ -431,12 +437,12 @@ STEP_LENGTHS = [
 
 
 class CorruptingGrid(InProcessGrid):
-    """Clients train as always; what some of them send is spoilt on the way.
+    """Clients train as usual; some of their replies are corrupted on the way.
 
     Parameters
     ----------
     plan : Mapping[tuple[int, int], Corruption]
-        What happens to the reply of a partition in a round; others arrive as they are.
+        The corruption of the reply of a partition in a round; the others are unchanged.
     """
 
     def __init__(
@@ -458,9 +464,9 @@ class CorruptingGrid(InProcessGrid):
         corruption = self.plan.get((server_round, partition))
         if corruption is None:
             return reply
-        before = reply.content.object_id  # a hash of all there is in it
-        corruption.spoil(reply.content, random.Random(f"{server_round}/{partition}"))
-        spoilt = over_the_wire(Message(reply.content, reply_to=message))
-        assert spoilt.content.object_id != before, corruption.name
+        before = reply.content.object_id  # a hash of the whole content
+        corruption.corrupt(reply.content, random.Random(f"{server_round}/{partition}"))
+        corrupted = over_the_wire(Message(reply.content, reply_to=message))
+        assert corrupted.content.object_id != before, corruption.name
         self.done[corruption] += 1
-        return spoilt
+        return corrupted

@@ -20,7 +20,7 @@ from flfa_app.results.run_directory import RunDirectory
 from flfa_app.server import loop as rounds
 from tests.federation import metrics, run_app
 
-KEYS = {"pictures": False, "num-server-rounds": 5}
+KEYS = {"pictures": False, "num-server-rounds": 4, "train-fraction": 0.3}
 
 
 @pytest.fixture
