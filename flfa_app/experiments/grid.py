@@ -33,7 +33,7 @@ def read_grid(path: Path, extra_seeds: Sequence[int] = ()) -> ExpandedGrid:
     Parameters
     ----------
     path : Path
-        A TOML file; ``docs/reproducing.md`` describes its content.
+        A TOML file; ``docs/grids.md`` describes its content.
     extra_seeds : Sequence[int]
         Seeds in addition to those of the file.
 

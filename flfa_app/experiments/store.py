@@ -194,27 +194,12 @@ class GridResults:
 
 def write_grid(results: GridResults) -> None:
     """Write ``grid.json``."""
-    spec = results.spec
-    content = {
-        "title": spec.title,
-        "table": spec.table,
-        "metric": spec.metric,
-        "seeds": spec.seeds,
-        "axes": spec.axes,
-        "columns": spec.columns,
-        "cells": [
-            {
-                "id": cell.id,
-                "axes": cell.axes,
-                "seed": cell.seed,
-                "nodes": cell.nodes,
-                "run-config": cell.run_config,
-            }
-            for cell in results.cells
-        ],
-    }
+    cells = [
+        {name.replace("_", "-"): value for name, value in vars(cell).items()}
+        for cell in results.cells
+    ]
     (results.folder / CELLS).mkdir(parents=True, exist_ok=True)
-    write_json(results.folder / GRID_FILE, content)
+    write_json(results.folder / GRID_FILE, {**vars(results.spec), "cells": cells})
 
 
 def has_grid(folder: Path) -> bool:

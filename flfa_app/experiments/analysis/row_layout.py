@@ -18,7 +18,7 @@ DISPLAY_NAMES = {
 }
 
 ColumnCells = dict[str, list[Cell]]
-"""The cells of a row by value of the column axis; in each list only the seed differs"""
+"""The cells of a row by value of the column axis; in a list only the seed differs."""
 
 
 @dataclass(frozen=True)

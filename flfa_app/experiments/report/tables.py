@@ -92,7 +92,7 @@ def _latex_table(spec: GridSpec, table: ComparisonTable) -> str:
         r"\toprule",
         _join_latex(map(_escape_latex, heads)),
     ]
-    group: int | None = -1
+    group: int | None = None
     for row in text_rows(table):
         if row.group != group:
             lines.append(r"\midrule")

@@ -97,7 +97,7 @@ def test_description(results: GridResults) -> None:
     assert "2 cells: 1 finished, 1 to do" in text
     assert "time needed: 1:00 min, measured on finished cells" in text
     assert "a rough estimate" in describe_plan(make_plan(results, results.cells, 1))
-    unknown = with_keys(results.cells[2], dataset="octmnist")
+    unknown = with_keys(results.cells[2], dataset="files")
     assert "time needed: unknown" in describe_plan(make_plan(results, [unknown], 1))
 
 
