@@ -1,18 +1,18 @@
 #!/bin/sh
-# A certificate authority of your own and a server certificate for the SuperLink.
+# Creates your own certificate authority and a server certificate for the SuperLink.
 #
 #   deploy/certificates.sh FOLDER NAME-OR-ADDRESS...
 #   deploy/certificates.sh certificates superlink.example.org 192.0.2.10
 #
-# The names and addresses are those that SuperNodes and operators dial; localhost,
-# 127.0.0.1 and ::1 are always added, because the SuperLink's own processes dial those.
-# An authority that is in FOLDER already is used again, so the same command renews the
-# server certificate and the nodes notice nothing.
+# SuperNodes and operators connect to these names and addresses. localhost, 127.0.0.1 and
+# ::1 are always added, because the SuperLink's own processes use them. If FOLDER already
+# has an authority, it is used again: the same command renews the server certificate, and
+# the nodes keep their ca.crt.
 #
-#   ca.crt      to every SuperNode and operator; not a secret
-#   server.pem  to the SuperLink
-#   server.key  to the SuperLink; secret
-#   ca.key      stays here, better still offline; secret: with it one can be the SuperLink
+#   ca.crt      copy it to every SuperNode and operator; not a secret
+#   server.pem  copy it to the SuperLink
+#   server.key  copy it to the SuperLink; secret
+#   ca.key      keep it here, or offline; secret: its owner can pose as the SuperLink
 set -eu
 
 CA_DAYS=3650
@@ -25,7 +25,7 @@ fi
 folder=$1
 shift
 
-# The number of a subject alternative name counts for nothing, but has to differ.
+# The numbers of subject alternative names have no meaning, but they must differ.
 names='DNS.1 = localhost
 IP.1 = 127.0.0.1
 IP.2 = ::1'
@@ -98,9 +98,9 @@ openssl req -new -sha384 -key "$work/server.key" -config "$work/openssl.cnf" \
 openssl x509 -req -sha384 -days $SERVER_DAYS -in "$work/server.csr" \
   -CA ca.crt -CAkey ca.key -set_serial "0x$(openssl rand -hex 16)" \
   -extfile "$work/openssl.cnf" -extensions server -out "$work/server.pem" \
-  2>"$work/log" || { cat "$work/log" >&2; exit 1; }   # it also writes when all is well
+  2>"$work/log" || { cat "$work/log" >&2; exit 1; }   # it also writes to stderr on success
 openssl verify -x509_strict -CAfile ca.crt "$work/server.pem" >/dev/null
-# Both or neither: a certificate is of no use with the key of another one.
+# Replace both together: a certificate works only with its own key.
 mv "$work/server.key" "$work/server.pem" .
 chmod 644 ca.crt server.pem
 
