@@ -419,25 +419,9 @@ def test_the_rule(
     assert distance(gradients(fast, x), exact) < 1e-6
 
 
-def traced(module: nn.Module, x: Tensor) -> Tensor:
-    return torch.jit.trace(module, x)(x)
-
-
-def scripted(module: nn.Module, x: Tensor) -> Tensor:
-    return torch.jit.script(module)(x)
-
-
 def compiled(module: nn.Module, x: Tensor) -> Tensor:
     torch.compiler.reset()
     return torch.compile(module, backend="eager", fullgraph=True)(x)
-
-
-def symbolic(module: nn.Module, x: Tensor) -> Tensor:
-    return torch.fx.symbolic_trace(nn.Sequential(module))(x)
-
-
-def mapped(module: nn.Module, x: Tensor) -> Tensor:
-    return torch.func.vmap(module)(x[None])[0]
 
 
 def differentiated(module: nn.Module, x: Tensor) -> Tensor:
@@ -452,67 +436,41 @@ def forward_mode(module: nn.Module, x: Tensor) -> Tensor:
         return forward_ad.unpack_dual(module(forward_ad.make_dual(x, x.cos()))).tangent
 
 
-def without_gradients(module: nn.Module, x: Tensor) -> Tensor:
-    with torch.no_grad():
-        return module(x)
-
-
-def frozen(module: nn.Module, x: Tensor) -> Tensor:
-    module.weight.requires_grad_(False)
-    return module(x)
-
-
 def autocast(module: nn.Module, x: Tensor) -> Tensor:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         return module(x)
 
 
-def in_half(module: nn.Module, x: Tensor) -> Tensor:
-    return module.bfloat16()(x.bfloat16())
-
-
-def unbatched(module: nn.Module, x: Tensor) -> Tensor:
-    return module(x[0])
-
-
-def on_another_device(module: nn.Module, x: Tensor) -> Tensor:
-    return torch.zeros_like(module.to("meta")(x.to("meta")), device="cpu")
-
-
-def in_onednns_layout(module: nn.Module, x: Tensor) -> Tensor:
-    return module(x.to_mkldnn()).to_dense()
+ELSEWHERE: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
+    "no-grad": lambda m, x: torch.no_grad()(m)(x),
+    "frozen": lambda m, x: m.requires_grad_(False)(x),
+    "autocast": autocast,
+    "half": lambda m, x: m.bfloat16()(x.bfloat16()),
+    "unbatched": lambda m, x: m(x[0]),
+    "device": lambda m, x: torch.zeros_like(m.to("meta")(x.to("meta")), device="cpu"),
+    "onednn": lambda m, x: m(x.to_mkldnn()).to_dense(),
+    "traced": lambda m, x: torch.jit.trace(m, x)(x),
+    "scripted": lambda m, x: torch.jit.script(m)(x),
+    "compiled": compiled,
+    "symbolic": lambda m, x: torch.fx.symbolic_trace(nn.Sequential(m))(x),
+    "vmap": lambda m, x: torch.func.vmap(m)(x[None])[0],
+    "torch.func.grad": differentiated,
+    "forward-mode": forward_mode,
+}
 
 
 @uses_pairs
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:FutureWarning")
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
-@pytest.mark.parametrize(
-    "use",
-    [
-        without_gradients,
-        frozen,
-        autocast,
-        in_half,
-        unbatched,
-        on_another_device,
-        in_onednns_layout,
-        traced,
-        scripted,
-        compiled,
-        symbolic,
-        mapped,
-        differentiated,
-        forward_mode,
-    ],
-)
+@pytest.mark.parametrize("use", ELSEWHERE)
 def test_elsewhere_it_is_the_stock_layer(
-    use: Callable[[nn.Module, Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
+    use: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stock, fast = twins(layer())
     x = torch.randn(4, CHANNELS, 2, 2)
     assert is_fast(fast(x))
     monkeypatch.setattr(depthwise, "PairedConvolution", None)
-    assert torch.equal(use(fast, x), use(stock, x))
+    assert torch.equal(ELSEWHERE[use](fast, x), ELSEWHERE[use](stock, x))
 
 
 @uses_pairs

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from clients import feedback_alignment
 from clients.feedback import aligned_layer
@@ -200,35 +199,22 @@ def test_twenty_steps_of_convolutions_are_the_twins(
     twenty_steps_are_the_twins(model, x, targets, ["2", "4", "7"], scaling)
 
 
-@pytest.mark.parametrize("case", ["linear", "conv2d-groups", "conv2d-same-mixed"])
-def test_each_gradient_of_twenty_steps_in_single_is_the_twins_in_double(
-    case: str,
-) -> None:
-    """At the same weights, step by step, so that rounding cannot accumulate.
-
-    The loss is linear: no residual goes to zero, which would magnify the rounding.
-    """
-    linear = case == "linear"
-    model = linear_network() if linear else conv_network(case)
-    x = torch.randn(2, 3, 5) if linear else conv_input(case)
-    names = ["2", "4", "6" if linear else "7"]
-    twin = reference_twin(model, names).double()
-    error = torch.randn_like(model(x))
-    with feedback_alignment(model, names):
-        for _ in range(20):
-            for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
-                theirs.data.copy_(ours.data)
-                ours.grad = theirs.grad = None
-            model(x).backward(error)
-            twin(x.double()).backward(error.double())
-            whole = [
-                torch.cat([p.grad.flatten().double() for p in m.parameters()])
-                for m in (model, twin)
-            ]
-            assert distance(whole[:1], whole[1:]) < 1e-6
-            with torch.no_grad():
-                for p in model.parameters():
-                    p.sub_(0.02 * p.grad)
+@pytest.mark.parametrize("case", ["conv2d-groups", "conv2d-same-mixed"])
+def test_gradients_in_single_precision_are_the_twins_in_double(case: str) -> None:
+    model, x = conv_network(case), conv_input(case)
+    twin = reference_twin(model, ["2", "4", "7"]).double()
+    error = torch.randn(2, 2)
+    with feedback_alignment(model, ["2", "4", "7"]):
+        move_weights(model)
+        for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+            theirs.data.copy_(ours.data)
+        model(x).backward(error)
+    twin(x.double()).backward(error.double())
+    whole = [
+        torch.cat([p.grad.flatten().double() for p in m.parameters()])
+        for m in (model, twin)
+    ]
+    assert distance(whole[:1], whole[1:]) < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -285,20 +271,6 @@ def test_the_input_gradient_of_a_convolution_is_the_error_times_the_matrix_of_b(
         y_plain, _, *weights = gradients(model, x.detach(), grad=grad)
         assert same_bits([y.detach()], [y_plain])
         assert same_bits([p.grad for p in model.parameters()], weights)
-
-
-def test_the_input_of_the_model_gets_the_feedback_gradient_if_it_requires_one() -> None:
-    model = linear_network().double()
-    twin = reference_twin(model, ["0", "4"])
-    x, targets = torch.randn(8, 5).double(), torch.randn(8, 3).double()
-    grads = []
-    with feedback_alignment(model, ["0", "4"]):
-        for network in (model, twin):
-            train(network, x, targets, steps=5)
-            leaf = x.clone().requires_grad_()
-            functional.mse_loss(network(leaf), targets).backward()
-            grads.append(leaf.grad)
-    assert distance(grads[:1], grads[1:]) < 1e-12
 
 
 @pytest.mark.parametrize("case", ["conv2d-depthwise", "conv3d-circular-uneven"])

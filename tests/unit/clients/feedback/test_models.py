@@ -73,10 +73,6 @@ def by_keyword(net: Any, x: Tensor) -> Tensor:
     return net.c(input=net.b(input=net.a(x)))
 
 
-def transposed(net: Any, x: Tensor) -> Tensor:
-    return net.b(net.a(x).transpose(0, 1)).transpose(0, 2)
-
-
 USES = [
     twice,
     twice_conv,
@@ -85,7 +81,6 @@ USES = [
     in_place_on_a_view,
     residual,
     by_keyword,
-    transposed,
 ]
 
 
@@ -120,12 +115,11 @@ def check_twin(
 def test_gradients_are_the_twins(use: Callable, scaling: str) -> None:
     model, x = Net(use), inputs()
     check_twin(model, x, ["b", "c"], scaling)
-    moved = grads(model, x)
     with feedback_alignment(model, ["b", "c"], scaling=scaling):
         move_weights(model)
         aligned = grads(model, x)
     assert distance(aligned[1:2], grads(model, x)[1:2]) > 1e-6
-    assert len(moved) > 4
+    assert len(aligned) > 4
 
 
 @pytest.mark.parametrize("use_reentrant", [True, False])
