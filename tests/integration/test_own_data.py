@@ -1,4 +1,4 @@
-"""Data of the user's own: of a whole federation, and of each node."""
+"""The user's own data: for a whole simulation, and on each node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_nodes(folder: Path, paths: list[Path]) -> list[dict[str, Any]]:
-    """Run the app on nodes that have no more than a file of their own."""
+    """Run the app on nodes that have only their own file."""
     keys = default_keys() | QUICK | {"output-dir": str(folder)}
     grid = InProcessGrid(len(paths), keys)
     for context in grid.contexts.values():
@@ -33,34 +33,34 @@ def run_nodes(folder: Path, paths: list[Path]) -> list[dict[str, Any]]:
     return metrics(results)
 
 
-def parts(folder: Path, nodes: int) -> list[Path]:
-    """What each simulated client would have of the digits, in a file of its own."""
-    images = load_dataset("digits")
+def write_node_files(folder: Path, nodes: int) -> list[Path]:
+    """Write the digits of each simulated client to a file."""
+    digits = load_dataset("digits")
     config = RunConfig.parse(default_keys())
     paths = []
-    for i, mine in enumerate(task.partitions_of(config, nodes)):
+    for i, part in enumerate(task.partitions_of(config, nodes)):
         paths.append(folder / f"node{i}.npz")
-        np.savez(paths[-1], images=images.train[mine], labels=images.train_labels[mine])
+        np.savez(paths[-1], images=digits.train[part], labels=digits.train_labels[part])
     return paths
 
 
 def test_nodes_with_the_same_data_give_the_result_of_the_simulation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paths = parts(tmp_path, 3)
+    paths = write_node_files(tmp_path, 3)
     simulated = metrics(run_app(tmp_path / "simulated", nodes=3))
 
-    def no_partitioner(*args: object) -> None:
-        raise AssertionError("a partitioner runs")
+    def refuse(*args: object) -> None:
+        raise AssertionError("a partition is drawn")
 
-    monkeypatch.setattr(task, "partitions_of", no_partitioner)
+    monkeypatch.setattr(task, "partitions_of", refuse)
     assert run_nodes(tmp_path / "own", paths) == simulated
 
 
 def test_a_node_whose_data_does_not_fit_is_named_before_the_first_round(
     tmp_path: Path,
 ) -> None:
-    paths = parts(tmp_path, 2)
+    paths = write_node_files(tmp_path, 2)
     images = np.zeros((5, 28, 28, 3), np.uint8)
     np.savez(paths[1], images=images, labels=np.zeros(5, int))
     with pytest.raises(
@@ -69,16 +69,16 @@ def test_a_node_whose_data_does_not_fit_is_named_before_the_first_round(
         run_nodes(tmp_path / "own", paths)
 
 
-def test_a_natural_partition_of_own_data(tmp_path: Path) -> None:
-    images = load_dataset("digits")
-    writers = np.array(["ada", "bob", "cyd"])[np.arange(len(images.train)) % 3]
+def test_natural_partition(tmp_path: Path) -> None:
+    digits = load_dataset("digits")
+    writers = np.array(["ada", "bob", "cyd"])[np.arange(len(digits.train)) % 3]
     path = tmp_path / "digits.npz"
     np.savez(
         path,
-        train_images=images.train,
-        train_labels=images.train_labels,
-        test_images=images.test,
-        test_labels=images.test_labels,
+        train_images=digits.train,
+        train_labels=digits.train_labels,
+        test_images=digits.test,
+        test_labels=digits.test_labels,
         train_writer=writers,
     )
     keys = {
@@ -88,8 +88,8 @@ def test_a_natural_partition_of_own_data(tmp_path: Path) -> None:
         "partition-column": "writer",
     }
     config = RunConfig.parse(default_keys() | keys)
-    held = task.partitions_of(config, 3)
-    assert [set(writers[mine]) for mine in held] == [{"ada"}, {"bob"}, {"cyd"}]
+    parts = task.partitions_of(config, 3)
+    assert [set(writers[part]) for part in parts] == [{"ada"}, {"bob"}, {"cyd"}]
     assert len(metrics(run_app(tmp_path / "runs", keys, nodes=3))) == 3
     with pytest.raises(RuntimeError, match="3 different values, but there are 4 nodes"):
         run_app(tmp_path / "four", keys, nodes=4)

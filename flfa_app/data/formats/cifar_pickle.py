@@ -1,8 +1,9 @@
 """Safe reader of the pickled batches of CIFAR.
 
-torchvision's reader does not replace it. It calls ``pickle.load``, behind a comparison
-with the md5 sums of the official files: without the comparison a hostile batch runs its
-code, and with it no subset, rewritten or packed batch can be read.
+torchvision's reader does not replace it. It calls ``pickle.load`` after comparing the
+md5 sums of the official files. Measured with version 0.29: without the comparison a
+hostile batch executed its code; with it, subsets, rewritten batches and the unopened
+archive are refused, and no error names the file.
 """
 
 from __future__ import annotations

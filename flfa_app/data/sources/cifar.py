@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import tarfile
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -78,10 +77,11 @@ class Cifar(DatasetSource):
 
     def _find_in(self, root: Path) -> DatasetReader | None:
         cure = f"delete it and download {self.archive} again from {self.url}"
-        folders = root / self.folder, root
-        for folder in folders:
-            if not self._absent(folder):
-                files = tuple(folder / file for file in self.files)
+        absent: dict[Path, list[str]] = {}
+        for folder in (root / self.folder, root):
+            files = tuple(folder / name for name in self.files)
+            absent[folder] = [str(path) for path in files if not path.is_file()]
+            if not absent[folder]:
                 read = partial(self._read_folder, folder, cure)
                 return DatasetReader(str(folder), cure, read, files)
         if (archive := root / self.archive).is_file():
@@ -89,71 +89,52 @@ class Cifar(DatasetSource):
             return DatasetReader(str(archive), cure, read, files=(archive,))
         if reader := find_common_format(self.name, root, self.class_names, cure):
             return reader
-        for folder in folders:
-            absent = self._absent(folder)
+        for folder, paths in absent.items():
             is_official = folder.name == self.folder and folder.is_dir()
-            if is_official or len(absent) < len(self.files):
+            if is_official or len(paths) < len(self.files):
                 raise FileNotFoundError(
-                    f"{', '.join(map(str, absent))} is missing; unpack {self.archive} "
-                    f"again ({self.url})"
+                    f"{', '.join(paths)} is missing; unpack {self.archive} again "
+                    f"({self.url})"
                 )
         return None
 
-    def _absent(self, folder: Path) -> list[Path]:
-        paths = (folder / file for file in self.files)
-        return [path for path in paths if not path.is_file()]
-
     def _read_folder(self, folder: Path, cure: str) -> RawDataset:
-        def load(file: str) -> dict[str, Any]:
-            return read_batch(folder / file, (folder / file).read_bytes(), cure)
-
-        return self._read(load, f"{folder}/", cure)
+        contents = {file: (folder / file).read_bytes() for file in self.files}
+        return self._decode(contents, f"{folder}/", cure)
 
     def _read_archive(self, archive: Path, cure: str) -> RawDataset:
         # Nothing is unpacked to the disk: a member's path could lead anywhere. All of
         # it is decompressed, because the checksum is at the end.
         with report_damage(archive, cure):
             content = gzip.decompress(archive.read_bytes())
-            members = {}
+            contents = {}
             with tarfile.open(fileobj=io.BytesIO(content)) as tar:
                 for file in self.files:
                     member = tar.extractfile(f"{self.folder}/{file}")
                     if member is None:
                         raise ValueError(f"{self.folder}/{file} in it is not a file")
-                    members[file] = member.read()
+                    contents[file] = member.read()
+        return self._decode(contents, f"{archive}: ", cure)
 
-        def load(file: str) -> dict[str, Any]:
-            return read_batch(f"{archive}: {file}", members[file], cure)
-
-        return self._read(load, f"{archive}: ", cure)
-
-    def _read(
-        self, load: Callable[[str], dict[str, Any]], prefix: str, cure: str
-    ) -> RawDataset:
-        """Read all files with ``load``; ``prefix`` comes before their names in errors.
-
-        Every batch is loaded before the first is examined.
-        """
+    def _decode(self, contents: dict[str, bytes], prefix: str, cure: str) -> RawDataset:
+        """Decode the files; ``prefix`` comes before their names in error texts."""
         classes = len(self.class_names)
-        batches = {file: load(file) for file in (*self.train_files, self.test_file)}
         images, labels = [], []
-        for file, batch in batches.items():
+        for file in (*self.train_files, self.test_file):
+            batch = read_batch(f"{prefix}{file}", contents[file], cure)
             with report_damage(f"{prefix}{file}", cure):
-                rows, numbers = (
-                    _image_rows(batch.get("data")),
-                    batch.get(self.labels_key),
-                )
+                rows, numbers = _image_rows(batch), batch.get(self.labels_key)
                 if not isinstance(numbers, list):
                     raise ValueError(f"it has no list {self.labels_key}")
-                # `array` raises ValueError for lists of several lengths.
+                # `np.array` raises ValueError for lists of several lengths.
+                array = np.array(numbers)
                 labels.append(
-                    validate_labels(
-                        np.array(numbers), len(rows), classes, self.labels_key
-                    )
+                    validate_labels(array, len(rows), classes, self.labels_key)
                 )
             images.append(rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
-        names = load(self.meta_file).get(self.names_key)
-        with report_damage(f"{prefix}{self.meta_file}", cure):
+        location = f"{prefix}{self.meta_file}"
+        names = read_batch(location, contents[self.meta_file], cure).get(self.names_key)
+        with report_damage(location, cure):
             if not isinstance(names, list) or len(names) != classes:
                 raise ValueError(f"it has no list {self.names_key} of {classes} names")
         return RawDataset(
@@ -203,9 +184,10 @@ class Cifar100(Cifar):
             )
 
 
-def _image_rows(data: Any) -> NDArray[np.uint8]:
+def _image_rows(batch: dict[str, Any]) -> NDArray[np.uint8]:
     """Return the images of a batch, one per row: red, then green, then blue."""
     problem = "it has no data of 3x32x32 bytes"
+    data = batch.get("data")
     if not isinstance(data, PickledArray):
         raise ValueError(problem)
     try:

@@ -81,8 +81,9 @@ def _read_idx(path: Path, dimensions: int, cure: str) -> NDArray[np.uint8]:
     An idx file has two zeros, the type code and the number of dimensions; the length of
     each dimension in four bytes, the highest byte first; then the values.
 
-    torchvision's reader does not replace this one: version 0.29 reads no ``.gz`` file
-    and only the folder ``FashionMNIST/raw``, and names no file in its errors.
+    torchvision's reader does not replace this one. Measured with version 0.29: it reads
+    neither ``.gz`` files nor another folder than ``FashionMNIST/raw``, names no file in
+    its errors, and accepts 5 labels for 30 images.
     """
     with report_damage(path, cure):
         content = path.read_bytes()

@@ -281,12 +281,6 @@ def test_cached_partition_equals_the_drawn_one(settings: dict[str, Any]) -> None
         assert same_parts(cached_partition(LABELS, 10, **settings), expected)
 
 
-def test_partition_is_drawn_once(draws: list[int]) -> None:
-    for _ in range(3):
-        assert len(cached_partition(LABELS, 2, **DIRICHLET)[0]) == 1
-    assert len(draws) == 1
-
-
 def test_every_argument_is_part_of_the_key(
     monkeypatch: pytest.MonkeyPatch, draws: list[int]
 ) -> None:

@@ -96,16 +96,9 @@ def test_labels_that_are_not_the_fine_labels_of_cifar100(classes: int) -> None:
     DATASETS["cifar100"].verify(RawDataset(**vars(dataset) | few), "a file")
 
 
-@pytest.mark.parametrize(
-    ("name", "file"), [("cifar10", "cifar10.npz"), ("fashionmnist", "idx")]
-)
-def test_files_of_another_data_set_are_named(
-    tmp_path: Path, name: str, file: str
-) -> None:
-    other = write.arrays(20, 10, size=32, classes=10)
-    if file == "idx":
-        write.fashion(tmp_path, other)
-    else:
-        write.npz(tmp_path / file, other)
-    with pytest.raises(ValueError, match=f"is not {name}: it has 32x32 pixels, 1 ch"):
-        load_dataset(name, str(tmp_path))
+def test_files_of_another_data_set_are_named(tmp_path: Path) -> None:
+    write.fashion(tmp_path, write.arrays(20, 10, size=32, classes=10))
+    with pytest.raises(
+        ValueError, match="is not fashionmnist: it has 32x32 pixels, 1 "
+    ):
+        load_dataset("fashionmnist", str(tmp_path))

@@ -76,8 +76,6 @@ def test_wrong_arrays(tmp_path: Path) -> None:
     refuse(path, r"it has .*test_images.*, not train_images")
     write.npz(path, GREY | {"train_labels": np.array([None] * 30)})
     refuse(path, "allow_pickle")
-    write.npz(path, GREY | {"test_labels": np.full(20, 200_000_000_000)})
-    refuse(path, "a label is 200000000000, .* 30 training images")
     with zipfile.ZipFile(path, "w") as archive:
         for key in GREY:
             archive.writestr(key, "a text")
