@@ -21,8 +21,6 @@ from flfa_app.experiments.plan import (
     open_grid,
 )
 from flfa_app.experiments.progress import GridProgress
-from flfa_app.experiments.report.page import write_report
-from flfa_app.experiments.report.tables import render_tables
 from flfa_app.experiments.runner import flower_engine, locked_folder, run_plan
 from flfa_app.experiments.store import GridResults, read_results
 from flfa_app.launch.app_files import PROJECT
@@ -148,6 +146,9 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _table(options: argparse.Namespace) -> None:
+    # Imported here because it imports scipy, which takes seconds.
+    from flfa_app.experiments.report.tables import render_tables
+
     text = render_tables(_open_results(options.results, options.out), options.format)
     if options.output is None:
         sys.stdout.write(text)
@@ -158,6 +159,9 @@ def _table(options: argparse.Namespace) -> None:
 
 
 def _report(options: argparse.Namespace) -> None:
+    # Imported here because it imports scipy and matplotlib, which takes seconds.
+    from flfa_app.experiments.report.page import write_report
+
     results = _open_results(options.results, options.out)
     file = options.output or results.folder / "report.html"
     with _naming_output(file):

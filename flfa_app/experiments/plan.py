@@ -16,8 +16,6 @@ from flfa_app.experiments.time_estimate import (
     estimate_cell,
     measure_rounds,
 )
-from flfa_app.preflight import prepare
-from flfa_app.task import partitions_of
 
 __all__ = [
     "Plan",
@@ -183,6 +181,9 @@ def check_data(cells: Sequence[Cell]) -> None:
 
 
 def _start_problems(config: RunConfig) -> list[str]:
+    # Imported here because it imports torch, which takes seconds.
+    from flfa_app.preflight import prepare
+
     try:
         prepare(config)
     except ConfigError as error:
@@ -191,6 +192,8 @@ def _start_problems(config: RunConfig) -> list[str]:
 
 
 def _partition_problems(config: RunConfig, nodes: int) -> list[str]:
+    from flfa_app.task import partitions_of
+
     try:
         partitions_of(config, nodes)
     except ValueError as error:

@@ -17,7 +17,6 @@ from flfa_app.errors import ConfigError
 from flfa_app.launch.app_files import PROJECT, default_run_config
 from flfa_app.launch.run_log import RunLog
 from flfa_app.launch.superlink import SuperLink, local_superlink
-from flfa_app.preflight import prepare
 
 __all__ = [
     "add_run_options",
@@ -108,7 +107,11 @@ def read_overrides(texts: Sequence[str], nodes: int | None = None) -> dict[str, 
                 f"--run-config {text!r} is neither a .toml file nor key=value"
             )
         overrides.update(keys)
-    prepare(RunConfig.parse({**default_run_config(), **overrides}), nodes)
+    config = RunConfig.parse({**default_run_config(), **overrides})
+    # Imported here because it imports torch, which takes seconds.
+    from flfa_app.preflight import prepare
+
+    prepare(config, nodes)
     return overrides
 
 

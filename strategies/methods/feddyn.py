@@ -55,12 +55,12 @@ class FedDyn(FedMethod):
     ) -> Arrays:
         """Correct the mean by the mean dual variable."""
         share = len(replies) / self.num_clients
-        alike = uniform_mean(replies)
+        mean_of_clients = uniform_mean(replies)
         self.dual = {
             k: self.dual.get(k, np.zeros_like(w)) + share * (w - sent[k])
-            for k, w in alike.items()
+            for k, w in mean_of_clients.items()
         }
-        return {name: w + self.dual[name] for name, w in alike.items()}
+        return {name: w + self.dual[name] for name, w in mean_of_clients.items()}
 
 
 class FLFAFedDyn(LayerSelection, FedDyn):

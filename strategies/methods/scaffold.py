@@ -16,9 +16,9 @@ from .base import Arrays, FedMethod, Reply, uniform_mean
 __all__ = ["CONTROL", "STEP_LENGTH", "FLFAScaffold", "Scaffold"]
 
 CONTROL = "control"
-"""The record of a train message that holds the server's control variate."""
+"""Record of a train message that holds the server's control variate."""
 STEP_LENGTH = "step-length"
-"""The metric of a reply: how far a gradient of 1 would have moved a weight."""
+"""Metric of a reply: the change of a weight under a constant gradient of 1."""
 
 
 class Scaffold(FedMethod):
