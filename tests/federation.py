@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import tomllib
 from collections.abc import Callable, Iterable
 from itertools import count
 from pathlib import Path
@@ -14,26 +13,31 @@ from typing import Any
 from flwr.app import Context, Error, Message, RecordDict
 
 from flfa_app import client_app, server_app
+from flfa_app.launch.app_files import default_run_config as default_keys
 from tests.unit.strategies.fakes import FakeGrid, over_the_wire
+
+__all__ = [
+    "QUICK",
+    "ROOT",
+    "RUN_IDS",
+    "InProcessGrid",
+    "default_keys",
+    "metrics",
+    "run_app",
+]
 
 ROOT = Path(__file__).resolve().parent.parent
 
-RUN_IDS = count(1)  # two runs of one second need two names
+RUN_IDS = count(1)  # tells apart the directories of runs in the same second
 # Small enough for a test, large enough for clients to differ.
 QUICK = {"num-server-rounds": 3, "local-epochs": 1}
-
-
-def default_keys() -> dict[str, Any]:
-    """The run config of ``pyproject.toml``."""
-    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    return dict(pyproject["tool"]["flwr"]["app"]["config"])
 
 
 class InProcessGrid(FakeGrid):
     """Nodes with random ids, as in a real federation, that run the real ClientApp.
 
-    ``fault(partition_id, message)`` may raise to let a client fail. Replies come in an
-    order drawn with ``order``.
+    ``fault(partition_id, message)`` may raise to let a client fail. The order of the
+    replies is drawn with the seed ``order``.
     """
 
     def __init__(
@@ -91,9 +95,9 @@ def run_app(
     fault: Callable[[int, Message], None] = lambda partition_id, message: None,
     new_folder: bool = True,
 ) -> Path:
-    """Run the ServerApp to its end; return the folder of the results.
+    """Run the ServerApp to its end; return the directory of the results.
 
-    Where no new folder is made it is the one with a new summary.
+    A resumed run makes no new directory; its directory is the one with a new summary.
     """
     keys = default_keys() | QUICK | {"output-dir": str(folder)} | (overrides or {})
     grid = InProcessGrid(nodes, keys, order, fault)

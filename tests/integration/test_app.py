@@ -1,4 +1,7 @@
-"""The app as a whole, in one process."""
+"""The app as a whole, in one process.
+
+What holds for every method, FedAvg included, is in ``test_methods.py``.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +11,28 @@ from pathlib import Path
 
 import pytest
 import torch
-from flwr.app import Message, MessageType
 from safetensors.torch import load_file
 
 from flfa_app.errors import ConfigError
 from tests.federation import metrics, run_app
 
-
-def bits(results: Path) -> dict[str, torch.Tensor]:
-    return load_file(results / "model.safetensors")
+SMALL = {"pictures": False, "train-fraction": 0.3}
 
 
-def assert_same_model(one: Path, other: Path) -> None:
-    first, second = bits(one), bits(other)
-    assert first.keys() == second.keys()
-    for name, tensor in first.items():
-        assert tensor.dtype == second[name].dtype
-        assert torch.equal(tensor, second[name]), name
+@pytest.fixture(scope="module")
+def bp_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with backpropagation alone."""
+    return run_app(tmp_path_factory.mktemp("bp"), {**SMALL, "flfa": "none"})
 
 
-def test_a_run_leaves_everything_a_person_looks_at(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def flfa_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run with FLFA in the two layers with the lowest scores."""
+    keys = {**SMALL, "flfa": "lowest", "num-fa-layers": 2}
+    return run_app(tmp_path_factory.mktemp("flfa"), keys)
+
+
+def test_a_run_writes_all_its_files(tmp_path: Path) -> None:
     results = run_app(tmp_path)
     names = {path.name for path in results.iterdir()}
     assert names == {
@@ -59,59 +64,37 @@ def test_a_run_leaves_everything_a_person_looks_at(tmp_path: Path) -> None:
     assert summary["score"] == rows[-1]["accuracy"] == summary["final-accuracy"]
 
 
-def test_selection_follows_the_scores_of_the_round_before(tmp_path: Path) -> None:
-    rows = metrics(run_app(tmp_path, {"flfa": "lowest", "num-fa-layers": 2}))
+def test_selection_follows_the_scores_of_the_previous_round(flfa_run: Path) -> None:
+    rows = metrics(flfa_run)
     assert rows[0]["selected"] == []
-    for before, row in pairwise(rows):
-        scores = {k: v for k, v in before["scores"].items() if k != "conv1"}
+    for previous, row in pairwise(rows):
+        scores = {k: v for k, v in previous["scores"].items() if k != "conv1"}
         assert row["selected"] == sorted(scores, key=scores.__getitem__)[:2]
 
 
-def test_the_same_seed_is_the_same_run_whatever_the_order_of_replies(
-    tmp_path: Path,
-) -> None:
-    one, other = (run_app(tmp_path, order=order) for order in (1, 2))
-    assert metrics(one) == metrics(other)
-    assert_same_model(one, other)
-
-
-def test_another_seed_is_another_run(tmp_path: Path) -> None:
-    one, other = (run_app(tmp_path, {"seed": seed}) for seed in (0, 1))
-    assert metrics(one) != metrics(other)
-
-
-def test_bp_and_flfa_are_paired(tmp_path: Path) -> None:
+def test_backpropagation_and_flfa_are_paired(bp_run: Path, flfa_run: Path) -> None:
     """Same partition, participants, weights and batches: only what FA does differs."""
-    keys = {"fraction-train": 0.5, "min-train-nodes": 2, "num-server-rounds": 3}
-    bp, flfa = (run_app(tmp_path, {**keys, "flfa": x}) for x in ("none", "lowest"))
-    participants = [[row["participants"] for row in metrics(x)] for x in (bp, flfa)]
-    assert participants[0] == participants[1]
+    bp, flfa = metrics(bp_run), metrics(flfa_run)
+    assert [r["participants"] for r in bp] == [r["participants"] for r in flfa]
     # Round 1 has no FA, so everything in it is equal, batch order included.
-    first = [metrics(x)[0] for x in (bp, flfa)]
-    assert first[0] == first[1]
-    assert metrics(bp)[2] != metrics(flfa)[2]
+    assert bp[0] == flfa[0]
+    assert bp[2] != flfa[2]
 
 
-def test_the_first_layer_alone_changes_nothing(tmp_path: Path) -> None:
-    """F = {first layer} equals F = {}: its input needs no gradient."""
+def test_feedback_alignment_in_the_first_layer_alone_changes_nothing(
+    bp_run: Path, tmp_path: Path
+) -> None:
+    """The first layer's input needs no gradient."""
     fixed = {"flfa": "fixed", "fixed-fa-layers": "conv1", "candidates": "all"}
-    bp, flfa = (run_app(tmp_path, x) for x in ({"flfa": "none"}, fixed))
-    assert_same_model(bp, flfa)
-    assert metrics(flfa)[0]["selected"] == ["conv1"]
+    run = run_app(tmp_path, {**SMALL, **fixed})
+    assert metrics(run)[0]["selected"] == ["conv1"]
+    expected = load_file(bp_run / "model.safetensors")
+    for name, tensor in load_file(run / "model.safetensors").items():
+        assert torch.equal(tensor, expected[name]), name
 
 
-def test_one_local_step_a_round_is_the_base_method(tmp_path: Path) -> None:
-    """The first step of a round has B = w, so FA in every layer is backpropagation."""
-    step = {"batch-size": 10**6, "num-fa-layers": 3}
-    bp, flfa = (run_app(tmp_path, {**step, "flfa": x}) for x in ("none", "lowest"))
-    assert [len(row["selected"]) for row in metrics(flfa)] == [0, 3, 3]
-    assert_same_model(bp, flfa)
-    assert [r["drift"] for r in metrics(bp)] == [r["drift"] for r in metrics(flfa)]
-
-
-def test_flfa_adds_only_names_to_the_wire(tmp_path: Path) -> None:
-    rows = [metrics(run_app(tmp_path, {"flfa": x})) for x in ("none", "lowest")]
-    for bp, flfa in zip(*rows, strict=True):
+def test_flfa_adds_only_names_to_the_messages(bp_run: Path, flfa_run: Path) -> None:
+    for bp, flfa in zip(metrics(bp_run), metrics(flfa_run), strict=True):
         messages = len(bp["participants"])
         extra = flfa["bytes-sent"] - bp["bytes-sent"]
         names = sum(len(name) for name in flfa["selected"])
@@ -120,28 +103,7 @@ def test_flfa_adds_only_names_to_the_wire(tmp_path: Path) -> None:
         assert flfa["bytes-received"] == bp["bytes-received"]
 
 
-def test_integer_buffers_keep_type_and_value(tmp_path: Path) -> None:
-    """Four clients count the same steps: the mean of equal counters is the counter."""
-    equal = {"norm": "batch", "partitioner": "iid", "batch-size": 10**6}
-    state = bits(run_app(tmp_path, equal))
-    counters = {k: v for k, v in state.items() if k.endswith("num_batches_tracked")}
-    assert len(counters) == 3
-    for counter in counters.values():
-        assert counter.dtype == torch.int64
-        assert counter.item() == 3  # one step in each of three rounds
-
-
-def test_a_failing_client_is_left_out(tmp_path: Path) -> None:
-    def fault(partition_id: int, message: Message) -> None:
-        if message.metadata.message_type == MessageType.TRAIN and partition_id == 2:
-            raise RuntimeError("out of memory")
-
-    keys = {"fraction-train": 1.0}
-    rows = metrics(run_app(tmp_path, keys, fault=fault))
-    assert [row["failed"] for row in rows] == [[2], [2], [2]]
-
-
-def test_a_run_without_any_update_fails(tmp_path: Path) -> None:
+def test_a_run_without_any_valid_update_fails(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"round 1: none of 2 .*lower the learning"):
         run_app(tmp_path, {"learning-rate": 1e30, "norm": "batch"})
     (results,) = tmp_path.iterdir()
@@ -149,12 +111,12 @@ def test_a_run_without_any_update_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_all_that_machine_and_model_have_against_a_config_at_once(
+def test_all_problems_of_machine_and_model_are_reported_at_once(
     tmp_path: Path,
 ) -> None:
-    keys = {"flfa": "fixed", "fixed-fa-layers": "foo, conv1"}
+    keys = {"flfa": "fixed", "fixed-fa-layers": "foo, conv1", "device": "cuda"}
     with pytest.raises(ConfigError) as caught:
-        run_app(tmp_path, {**keys, "device": "cuda"})
+        run_app(tmp_path, keys)
     for text in (
         "device is 'cuda'",
         "fixed-fa-layers names foo",
@@ -163,10 +125,10 @@ def test_all_that_machine_and_model_have_against_a_config_at_once(
         assert text in str(caught.value)
 
 
-def test_a_federation_of_one(tmp_path: Path) -> None:
-    rows = metrics(run_app(tmp_path, nodes=1))
-    assert [row["participants"] for row in rows] == [[0], [0], [0]]
-    assert [row["drift"] for row in rows] == [0, 0, 0]
+def test_a_federation_of_one_node(tmp_path: Path) -> None:
+    rows = metrics(run_app(tmp_path, {**SMALL, "num-server-rounds": 2}, nodes=1))
+    assert [row["participants"] for row in rows] == [[0], [0]]
+    assert [row["drift"] for row in rows] == [0, 0]
 
 
 @pytest.mark.parametrize(
@@ -184,7 +146,7 @@ def test_a_federation_of_one(tmp_path: Path) -> None:
         ({"min-partition-size": 10**6}, "min-partition-size is 1000000"),
     ],
 )
-def test_what_the_model_or_the_data_cannot_do_stops_the_run_at_once(
+def test_a_config_that_model_or_data_cannot_fulfil_is_refused(
     tmp_path: Path, keys: dict[str, object], message: str
 ) -> None:
     with pytest.raises((ConfigError, RuntimeError), match=message):

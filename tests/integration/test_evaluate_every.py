@@ -1,4 +1,4 @@
-"""A run that is not evaluated in every round, and evaluation beside the training."""
+"""Rounds without evaluation, and evaluation during the next round's training."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 
 from flfa_app.config import RunConfig
+from flfa_app.results.records import Evaluation
 from flfa_app.server import evaluation
 from flfa_app.server.evaluation import evaluate
 from flfa_app.server.loop import is_evaluated
 from tests.federation import default_keys, metrics, run_app
+
+SMALL = {"pictures": False, "train-fraction": 0.3}
 
 
 def test_which_rounds_are_evaluated() -> None:
@@ -24,9 +27,11 @@ def test_which_rounds_are_evaluated() -> None:
     assert rounds == [4, 8, 12, 16, 20, 23, 24, 25]
 
 
-def test_what_is_not_measured_is_left_out(tmp_path: Path) -> None:
+def test_a_round_without_evaluation_is_otherwise_the_same(tmp_path: Path) -> None:
     every, some = (
-        run_app(tmp_path / str(k), {"num-server-rounds": 5, "evaluate-every": k})
+        run_app(
+            tmp_path / str(k), SMALL | {"num-server-rounds": 5, "evaluate-every": k}
+        )
         for k in (1, 2)
     )
     for one, other in zip(metrics(every), metrics(some), strict=True):
@@ -45,40 +50,38 @@ def test_what_is_not_measured_is_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "aside"),
+    ("overrides", "overlaps"),
     [({}, True), ({"patience": 9}, False), ({"target-accuracy": 1.0}, False)],
 )
-def test_the_next_round_waits_only_for_what_decides_whether_there_is_one(
+def test_evaluation_overlaps_with_the_next_round_unless_it_decides_about_it(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     overrides: dict[str, Any],
-    aside: bool,
+    overlaps: bool,
 ) -> None:
-    """The evaluation of round 1 waits until the clients of round 2 have been asked."""
-    asked, rounds = threading.Event(), []
+    """The evaluation of round 1 waits until the clients of round 2 have a message."""
+    round_2_started, started_before_end = threading.Event(), []
 
-    def slow(*args: Any) -> Any:
-        rounds.append(asked.wait(10.0 if aside else 0.2))
+    def slow(*args: Any) -> Evaluation:
+        started_before_end.append(round_2_started.wait(10.0 if overlaps else 0.2))
         return evaluate(*args)
 
-    def note(partition: int, message: Any) -> None:
-        if (
-            dict(message.content.config_records.get("config", {})).get("server-round")
-            == 2
-        ):
-            asked.set()
+    def watch(partition: int, message: Any) -> None:
+        config = message.content.config_records.get("config", {})
+        if config.get("server-round") == 2:
+            round_2_started.set()
 
     monkeypatch.setattr(evaluation, "evaluate", slow)
-    run_app(tmp_path, {"num-server-rounds": 2} | overrides, fault=note)
-    assert rounds == [aside, True]
+    run_app(tmp_path, SMALL | {"num-server-rounds": 2} | overrides, fault=watch)
+    assert started_before_end == [overlaps, True]
 
 
-def test_what_goes_wrong_aside_stops_the_run(
+def test_an_error_of_the_evaluation_stops_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*args: Any) -> Any:
+    def broken(*args: Any) -> Evaluation:
         raise OSError("no space left")
 
     monkeypatch.setattr(evaluation, "evaluate", broken)
     with pytest.raises(RuntimeError, match="no space left"):
-        run_app(tmp_path)
+        run_app(tmp_path, SMALL)
