@@ -133,7 +133,8 @@ def _run(options: argparse.Namespace) -> None:
     check_data(plan.pending)
     with locked_folder(results):
         engine = flower_engine(plan, options.gpus_per_client)
-        with GridProgress(plan.pending, console) as progress:
+        progress = GridProgress(plan.pending, console)
+        with progress.bar:
             failures = run_plan(plan, engine, progress)
     if failures:
         lines = [

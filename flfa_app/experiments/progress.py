@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -18,7 +17,8 @@ __all__ = ["GridProgress", "format_duration"]
 class GridProgress:
     """A bar for the whole grid with the remaining time and the latest round.
 
-    If the output is no terminal, only a line for each cell that has ended is printed.
+    ``bar`` is a context manager that shows it. If the output is no terminal, only a
+    line for each cell that has ended is printed.
 
     Parameters
     ----------
@@ -36,28 +36,15 @@ class GridProgress:
         self._finished_share: dict[str, float] = {}
         self._ended_cells = 0
         self._start = time.monotonic()
-        self._bar = Progress(
+        self.bar = Progress(
             MofNCompleteColumn(),
             TextColumn("cells"),
             BarColumn(bar_width=24),
             TextColumn("left {task.fields[left]}  {task.description}"),
             console=console,
+            disable=not console.is_terminal,
         )
-        self._task = self._bar.add_task("", total=len(cells), left="?")
-
-    def __enter__(self) -> GridProgress:
-        if self.console.is_terminal:
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.console.is_terminal:
-            self._bar.stop()
+        self._task = self.bar.add_task("", total=len(cells), left="?")
 
     def show_start(self, cell: Cell) -> None:
         """Show that a cell starts."""
@@ -77,14 +64,14 @@ class GridProgress:
         if reason:
             text += f" has failed: {reason}"
         self.print(f"{text}  (left {self._time_left()})", "red" if reason else "")
-        self._bar.update(self._task, completed=self._ended_cells)
+        self.bar.update(self._task, completed=self._ended_cells)
 
     def print(self, text: str, style: str = "") -> None:
         """Print a line above the bar."""
         self.console.print(text, style=style, markup=False, highlight=False)
 
     def _update(self, text: str) -> None:
-        self._bar.update(self._task, description=text, left=self._time_left())
+        self.bar.update(self._task, description=text, left=self._time_left())
 
     def _time_left(self) -> str:
         """Return the remaining time if the other cells are as fast as those so far."""

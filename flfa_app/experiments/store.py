@@ -144,13 +144,11 @@ class GridResults:
 
     def summary(self, cell: Cell) -> dict[str, Any] | None:
         """Return ``summary.json`` of a finished cell."""
-        finished = self.status(cell) == "finished"
-        return self._read_run_file(cell, "summary.json") if finished else None
+        return self._read_if_finished(cell, "summary.json")
 
     def config(self, cell: Cell) -> dict[str, Any] | None:
         """Return ``config.json`` of a finished cell."""
-        finished = self.status(cell) == "finished"
-        return self._read_run_file(cell, "config.json") if finished else None
+        return self._read_if_finished(cell, "config.json")
 
     def rounds(self, cell: Cell) -> list[RoundRecord]:
         """Return the rounds of a finished cell; of any other none."""
@@ -178,6 +176,10 @@ class GridResults:
             for key in dict.fromkeys([*wanted, *actual])
             if key not in KEYS_WITHOUT_EFFECT and actual.get(key) != wanted.get(key)
         ]
+
+    def _read_if_finished(self, cell: Cell, name: str) -> dict[str, Any] | None:
+        finished = self.status(cell) == "finished"
+        return self._read_run_file(cell, name) if finished else None
 
     def _read_run_file(self, cell: Cell, name: str) -> dict[str, Any]:
         directory = self.run_directory(cell)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -48,23 +47,14 @@ STATUS_NAMES: dict[CellStatus, str] = {
     "missing": "not run",
 }
 AXIS_NAMES = {"dataset": "Data set", "method": "Method", "flfa": "FLFA"}
-CURVES = "In %, mean over the seeds; the band is one standard deviation to both sides."
-DRIFT = (
-    "H of backpropagation minus H of FLFA with the same seed, mean and standard "
-    "deviation over the seeds. Above 0 FLFA's clients drift apart less."
-)
-SELECTION = (
-    "Share of all selected layers in %, mean over the seeds; the thin bar beneath is "
-    "the paper's, where it has one and the run has its settings."
-)
-SCORES = (
-    "Agreement of the clients' updates, layers in the order of the model. White boxes: "
-    "the layers trained with feedback alignment in that round. Grey: no score."
-)
-COSINES = (
-    "How many layers have which score in round 1, all seeds together. Skewness above "
-    "0: most layers are at the low end, where the paper selects the lowest."
-)
+FIGURES: dict[str, Callable[[FinishedRuns, str], Iterator[Figure]]] = {
+    "accuracy": partial(curve_figures, "accuracy"),
+    "auc": partial(curve_figures, "auc"),
+    "drift": drift_figures,
+    "selection": selection_figures,
+    "scores": score_figures,
+    "cosines": cosine_figures,
+}
 
 
 class AxisFilter(NamedTuple):
@@ -83,16 +73,6 @@ class FigurePanel(NamedTuple):
     figures: list[Figure]
 
 
-@dataclass(frozen=True)
-class FigureSection:
-    """The figures of one kind; ``metric`` is "" if the metric filter leaves it."""
-
-    heading: str
-    text: str
-    metric: str
-    panels: list[FigurePanel]
-
-
 def write_report(results: GridResults, path: Path) -> None:
     """Write the report of a results folder; create missing folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,6 +83,7 @@ def render_report(results: GridResults, today: date) -> str:
     """Return the report as HTML."""
     spec = results.spec
     tables = compare_runs(results)
+    runs = FinishedRuns(results)
     return TEMPLATES.get_template("report.html").render(
         title=spec.title,
         summary=_summarize_runs(results, today),
@@ -111,7 +92,8 @@ def render_report(results: GridResults, today: date) -> str:
         failures=_failures(results),
         other_settings=_other_settings(results),
         tables=[(table, text_rows(table), legend_texts(table)) for table in tables],
-        sections=list(_figure_sections(FinishedRuns(results))),
+        has_auc=runs.have_auc(),
+        panels={name: _figure_panels(runs, of) for name, of in FIGURES.items()},
         common_settings=_common_settings(results),
         # What the templates need to turn a table into HTML.
         ABSENT_TEXTS=ABSENT_TEXTS,
@@ -191,31 +173,16 @@ def _common_settings(results: GridResults) -> dict[str, str]:
     }
 
 
-def _figure_sections(runs: FinishedRuns) -> Iterator[FigureSection]:
-    def section(
-        heading: str,
-        text: str,
-        figures_of: Callable[[FinishedRuns, str], Iterator[Figure]],
-        metric: str = "",
-    ) -> FigureSection:
-        spec = runs.spec
-        panels = [
-            FigurePanel(
-                display_name(value),
-                filter_attributes(spec, {spec.columns: value}),
-                figures,
-            )
-            for value in spec.axes[spec.columns]
-            if (figures := list(figures_of(runs, value)))
-        ]
-        return FigureSection(heading, text, metric, panels)
-
-    accuracy_curves = partial(curve_figures, "accuracy")
-    yield section("Accuracy by round", CURVES, accuracy_curves, metric="score")
-    if runs.have_auc():
-        auc_curves = partial(curve_figures, "auc")
-        yield section("Macro-AUC by round", CURVES, auc_curves, metric="auc")
-    yield section("Drift reduction by round", DRIFT, drift_figures)
-    yield section("Selected layers by block", SELECTION, selection_figures)
-    yield section("Scores of the layers", SCORES, score_figures)
-    yield section("Scores in round 1", COSINES, cosine_figures)
+def _figure_panels(
+    runs: FinishedRuns, figures_of: Callable[[FinishedRuns, str], Iterator[Figure]]
+) -> list[FigurePanel]:
+    spec = runs.spec
+    return [
+        FigurePanel(
+            display_name(value),
+            filter_attributes(spec, {spec.columns: value}),
+            figures,
+        )
+        for value in spec.axes[spec.columns]
+        if (figures := list(figures_of(runs, value)))
+    ]

@@ -151,57 +151,37 @@ def test_paths_become_absolute(
     assert cell.run_config["data-dir"] == absolute
 
 
+NODES, MU = "nodes = 6", "fedprox-mu = 0.5"
+SEEDS, ROUNDS = "seeds = [0, 1]", "num-server-rounds = 2"
+VALUE = "[axes.method.fedavg]"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("nodes = 6", "nodes = 0", "nodes is 0; it must be 1 or more"),
-        ("nodes = 6", "", "nodes is missing"),
-        ("seeds = [0, 1]", "seeds = []", r"seeds is \[\]"),
-        ("seeds = [0, 1]", "seeds = [1, 1]", r"seeds is \[1, 1\]"),
-        ("seeds = [0, 1]", "seeds = [true]", r"seeds is \[True\]"),
+        (NODES, "nodes = 0", "nodes is 0; it must be 1 or more"),
+        (NODES, "", "nodes is missing"),
+        (SEEDS, "seeds = []", r"seeds is \[\]"),
+        (SEEDS, "seeds = [1, 1]", r"seeds is \[1, 1\]"),
+        (SEEDS, "seeds = [true]", r"seeds is \[True\]"),
         ('title = "Two methods"', "", "title is None; it must be a text"),
-        ("nodes = 6", "node = 6", "node is not a key; there are title"),
-        ("nodes = 6", 'nodes = 6\ncolumns = "model"', "columns is 'model'"),
-        ("nodes = 6", 'nodes = 6\ncolumns = ["a"]', r"columns is \['a'\]; it must be"),
-        ("nodes = 6", 'nodes = 6\ntable = "tabel1"', "table is 'tabel1'; .* table1, "),
-        ("nodes = 6", 'nodes = 6\nmetric = "scroe"', "metric is 'scroe'; .* score, "),
-        ("nodes = 6", 'nodes = 6\nmetric = ["auc"]', r"metric is \['auc'\]; it must"),
-        (
-            "fedprox-mu = 0.5",
-            "fedprox-nu = 1",
-            "axes.method.fedprox: fedprox-nu is not",
-        ),
-        (
-            "fedprox-mu = 0.5",
-            "fedprox-mu = -1",
-            "axes.method.fedprox: fedprox-mu is -1",
-        ),
-        (
-            "num-server-rounds = 2",
-            "num-server-rounds = 0",
-            "keys: num-server-rounds is 0",
-        ),
-        ("num-server-rounds = 2", "seed = 2", "keys: seed cannot be set; list it"),
-        ("num-server-rounds = 2", 'output-dir = "x"', "output-dir cannot be .* --out"),
-        ("[axes.method.fedavg]", '[axes.method."a/b"]', "axes.method.a/b: a name has"),
-        (
-            "[axes.method.fedavg]",
-            "[axes.rule]\n[axes.method.a]",
-            "axes.rule has no val",
-        ),
-        ("[axes.method.fedavg]", "[axes.seed.a]\n[axes.method.a]", "axes.seed: seeds"),
-        (
-            "[axes.method.fedavg]",
-            '[axes.method.a]\nfile = "no.toml"',
-            "there is no file",
-        ),
-        ("[axes.method.fedavg]", "[axes.method.a]\nnodes = 1.5", "a.nodes is 1.5"),
-        (
-            'flfa = "none"',
-            'algorithm = "moon"',
-            "algorithm is 'fedprox' in axes.method",
-        ),
-        ("nodes = 6", "nodes = ", "cannot be read"),
+        (NODES, "node = 6", "node is not a key; there are title"),
+        (NODES, 'nodes = 6\ncolumns = "model"', "columns is 'model'"),
+        (NODES, 'nodes = 6\ncolumns = ["a"]', r"columns is \['a'\]; it must be"),
+        (NODES, 'nodes = 6\ntable = "tabel1"', "table is 'tabel1'; .* table1, "),
+        (NODES, 'nodes = 6\nmetric = "scroe"', "metric is 'scroe'; .* score, "),
+        (MU, "fedprox-nu = 1", "axes.method.fedprox: fedprox-nu is not a key of"),
+        (MU, "fedprox-mu = -1", "axes.method.fedprox: fedprox-mu is -1"),
+        (ROUNDS, "num-server-rounds = 0", "keys: num-server-rounds is 0"),
+        (ROUNDS, "seed = 2", "keys: seed cannot be set; list it"),
+        (ROUNDS, 'output-dir = "x"', "output-dir cannot be .* --out"),
+        (VALUE, '[axes.method."a/b"]', "axes.method.a/b: a name has"),
+        (VALUE, "[axes.rule]\n[axes.method.a]", "axes.rule has no values"),
+        (VALUE, "[axes.seed.a]\n[axes.method.a]", "axes.seed: seeds are listed"),
+        (VALUE, '[axes.method.a]\nfile = "no.toml"', "there is no file"),
+        (VALUE, "[axes.method.a]\nnodes = 1.5", "a.nodes is 1.5"),
+        ('flfa = "none"', 'algorithm = "moon"', "algorithm is 'fedprox' in axes.meth"),
+        (NODES, "nodes = ", "cannot be read"),
     ],
 )
 def test_problems_are_named(tmp_path: Path, old: str, new: str, problem: str) -> None:

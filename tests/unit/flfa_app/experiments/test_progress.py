@@ -22,7 +22,8 @@ def test_durations(seconds: float, text: str) -> None:
 def test_lines_without_a_terminal(tmp_path: Path) -> None:
     output = io.StringIO()
     first, second, *_ = cells = make_grid(tmp_path).cells
-    with GridProgress(cells, Console(file=output, width=120)) as progress:
+    progress = GridProgress(cells, Console(file=output, width=120))
+    with progress.bar:
         progress.show_start(first)
         progress.show_round(first, RoundRecord(15))
         progress.show_end(first, "")
@@ -46,7 +47,7 @@ def test_the_bar_shows_the_latest_round(
     record = RoundRecord(3, evaluation, 0.125, ("conv1", "fc"), timing=timing)
     progress.show_round(first, record)
     text = f"{first.id}: round  3/30  accuracy  5.00 %  drift 0.125  FA: conv1, fc"
-    (task,) = progress._bar.tasks
+    (task,) = progress.bar.tasks
     assert (task.description, task.fields["left"]) == (f"{text}  1.5 s", "23:54 min")
     progress.show_round(first, RoundRecord(4, drift=0.5, timing=timing))
     text = f"{first.id}: round  4/30  accuracy     - %  drift 0.500  FA: -  1.5 s"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,7 +69,7 @@ class FakeEngine:
 def run(results: GridResults, engine: CellEngine, workers: int = 1) -> dict[str, str]:
     plan = make_plan(results, results.cells, workers)
     progress = GridProgress(plan.pending, Console(quiet=True))
-    with locked_folder(results), progress:
+    with locked_folder(results), progress.bar:
         return run_plan(plan, engine, progress)
 
 
@@ -232,49 +232,37 @@ def test_leftovers_of_a_killed_call_are_stopped(
         assert not any(path.exists() for path in leftover)
 
 
-def test_homes_are_recorded_while_superlinks_run(
-    results: GridResults, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [None, RuntimeError("no port")])
+def test_homes_are_recorded_until_all_superlinks_have_stopped(
+    results: GridResults, monkeypatch: pytest.MonkeyPatch, error: Exception | None
 ) -> None:
-    """A call that is killed leaves no SuperLink that the next call cannot find."""
+    """A call that is killed leaves no SuperLink that the next call cannot find.
+
+    If one of them cannot start, another one may run.
+    """
     file = results.folder / "flower-home"
-    recorded_at_start: list[bool] = []
+    events: list[tuple[str, bool]] = []
+
+    def record(event: str, home: Path) -> None:
+        events.append((event, str(home) in file.read_text().splitlines()))
 
     def start(superlink: SuperLink) -> None:
-        recorded_at_start.append(str(superlink.home) in file.read_text().splitlines())
-
-    monkeypatch.setattr(SuperLink, "start", start)
-    plan = make_plan(results, results.cells, 2)
-    with locked_folder(results):
-        with flower_engine(plan, 0.0)():
-            homes = [Path(line) for line in file.read_text().splitlines()]
-            assert len(homes) == 2
-            assert all(home.is_dir() for home in homes)
-        assert recorded_at_start == [True, True]
-        assert not file.exists()
-        assert not any(home.exists() for home in homes)
-
-
-def test_homes_are_recorded_until_all_superlinks_have_stopped(
-    results: GridResults, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also if one of them cannot start, because another one may run."""
-    file = results.folder / "flower-home"
-    recorded_at_stop: list[bool] = []
-
-    def fail_to_start(superlink: SuperLink) -> None:
-        raise RuntimeError("no port")
+        record("start", superlink.home)
+        assert superlink.home.is_dir()
+        if error:
+            raise error
 
     def stop(home: Path, *processes: object) -> None:
-        recorded_at_stop.append(str(home) in file.read_text().splitlines())
+        record("stop", home)
 
-    monkeypatch.setattr(SuperLink, "start", fail_to_start)
+    monkeypatch.setattr(SuperLink, "start", start)
     monkeypatch.setattr("flfa_app.launch.superlink.stop_processes", stop)
     plan = make_plan(results, results.cells, 2)
-    with (
-        locked_folder(results),
-        pytest.raises(RuntimeError, match="no port"),
-        flower_engine(plan, 0.0)(),
-    ):
-        pass
-    assert recorded_at_stop == [True, True]
-    assert not file.exists()
+    expected_error = pytest.raises(RuntimeError) if error else nullcontext()
+    with locked_folder(results):
+        with expected_error, flower_engine(plan, 0.0)():
+            homes = [Path(line) for line in file.read_text().splitlines()]
+            assert len(homes) == 2
+        assert sorted(events) == [("start", True)] * 2 + [("stop", True)] * 2
+        assert not file.exists()
+        assert error or not any(home.exists() for home in homes)

@@ -15,7 +15,7 @@ import pytest
 
 from flfa_app.errors import ConfigError
 from flfa_app.experiments.report.tables import render_tables
-from flfa_app.experiments.store import Cell, GridResults, read_results
+from flfa_app.experiments.store import Cell, GridResults
 from tests.results_folder import (
     AXES,
     fail_cell,
@@ -79,15 +79,6 @@ def test_markdown(results: GridResults) -> None:
     assert "±: standard deviation" in text
     absent = ("not run", "failed", "†", "no number", "no pair", "did not converge")
     assert not any(mark in text for mark in absent)
-
-
-def test_a_folder_read_from_disk_has_the_same_tables(
-    results: GridResults, tmp_path: Path
-) -> None:
-    finish_all(results, score)
-    for format in ("markdown", "csv", "latex"):
-        text = render_tables(results, format)
-        assert render_tables(read_results(tmp_path), format) == text
 
 
 def test_incomplete_results_are_marked(results: GridResults) -> None:
