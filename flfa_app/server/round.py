@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import WARNING
 from math import ceil
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.common.logger import log
@@ -179,11 +179,9 @@ class RoundTrainer:
 
         A round lasts until its largest client has replied, so that one starts first.
         """
+        visible = cast(Grid, ParticipantGrid(self.grid, participants))
         drafts = self.strategy.configure_train(
-            server_round,
-            arrays,
-            ConfigRecord(),
-            ParticipantGrid(self.grid, participants),
+            server_round, arrays, ConfigRecord(), visible
         )
         contents = {draft.metadata.dst_node_id: draft.content for draft in drafts}
         return {

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from flfa_app.server.nodes import Node, NodeRegistry
@@ -84,8 +83,8 @@ class ParticipantSampler:
             yield from others
 
 
-class ParticipantGrid(Grid):
-    """A grid that shows a strategy only the participants of a round.
+class ParticipantGrid:
+    """A view of a grid in which a strategy sees only the participants of a round.
 
     Flower's strategies sample from all node ids, which are random in every run. Here
     they sample everybody they see.
@@ -93,49 +92,17 @@ class ParticipantGrid(Grid):
 
     def __init__(self, grid: Grid, participants: Sequence[Node]) -> None:
         self._grid = grid
-        self._participants = participants
+        self._node_ids = [node.node_id for node in participants]
 
     def get_node_ids(self) -> Iterable[int]:
-        """Get node IDs."""
-        return [node.node_id for node in self._participants]
+        """Return the node ids of the participants."""
+        return self._node_ids
 
     def get_nodes(self) -> Iterable[Any]:
-        """Get nodes."""
-        ids = set(self.get_node_ids())
-        return [node for node in self._grid.get_nodes() if node.node_id in ids]
+        """Return Flower's descriptions of the participants."""
+        nodes = self._grid.get_nodes()
+        return [node for node in nodes if node.node_id in self._node_ids]
 
-    @property
-    def run(self) -> Any:
-        """Run information."""
-        return self._grid.run
-
-    def set_run(self, run: Any) -> None:
-        """Set the run this ``Grid`` object operates in."""
-        self._grid.set_run(run)
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """Create a new message with specified parameters."""
-        return self._grid.create_message(
-            content, message_type, dst_node_id, group_id, ttl
-        )
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Push messages to specified node IDs."""
-        return self._grid.push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Pull messages based on message IDs."""
-        return self._grid.pull_messages(message_ids)
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        """Push messages to specified node IDs and pull the reply messages."""
-        return self._grid.send_and_receive(messages, timeout=timeout)
+    def __getattr__(self, name: str) -> Any:
+        """Return any other attribute of the grid."""
+        return getattr(self._grid, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from itertools import combinations
 from typing import Any
 
@@ -146,3 +147,16 @@ def test_undefined_distances() -> None:
     assert math.isnan(collapsed.separability)
     broken = feature_distances(np.array([[math.inf], [0]]), np.array([0, 1]))
     assert not any(map(math.isfinite, broken))
+
+
+def test_memory_grows_with_the_samples_and_not_with_their_square() -> None:
+    """4,000 samples of 16 numbers: 64,000; all pairs would be 16 million."""
+    rng = np.random.default_rng(0)
+    features, labels = rng.normal(size=(4000, 16)), rng.integers(0, 2, 4000)
+    tracemalloc.start()
+    try:
+        feature_distances(features, labels)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * features.nbytes
