@@ -7,8 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 GRID ?= configs/grids/quick.toml
-# tests/conftest.py makes groups of tests; those that run Flower wait most of the time.
-PYTEST := $(BIN)/python -m pytest --dist loadgroup --no-loadscope-reorder
+# One worker runs all tests of a file; tests/conftest.py decides the order of the files.
+PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
 TEST_WORKERS ?= 4
 
 .PHONY: help run compare grid deploy-demo bench test quick docs lint packages unit browser e2e fmt clean

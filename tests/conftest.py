@@ -1,4 +1,4 @@
-"""Tests that start system programs, and how tests are shared among the workers.
+"""Tests that start system programs, and the order of tests for parallel workers.
 
 ``pytest.mark.needs("nginx", ...)`` names the programs that a test starts. Without them
 it is skipped, and the last lines of the session name the command that installs them.
@@ -10,16 +10,24 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Generator
-from pathlib import Path
 
 import pytest
 
 from tests.system_packages import PACKAGES, install_command, missing_programs
 
 REASON = "missing program: "
-# Groups and folders of tests that take longest, in the order in which they start.
-LONG_GROUPS = ("killed nodes", "simulation", "deployment", "grid", "reuse")
-LONG_FOLDERS = ("e2e", "faults", "integration", "browser")
+# The files with tests that run Flower: first the one that waits longest.
+FLOWER_FILES = (
+    "tests/faults/test_killed_nodes.py",
+    "tests/e2e/test_deployment.py",
+    "tests/faults/test_kills.py",
+    "tests/e2e/test_experiments.py",
+    "tests/e2e/test_flwr_run.py",
+    "tests/e2e/test_reuse.py",
+    "tests/e2e/test_real_nodes.py",
+)
+FILES_BETWEEN = 4
+FOLDERS = ("faults", "integration", "browser", "contract")  # the longest tests first
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -39,29 +47,30 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(reason)
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Group tests by file for ``--dist loadgroup``, the longest groups first.
+    """Order the files of tests for ``--dist loadfile --no-loadscope-reorder``.
 
-    Tests of one file share its fixtures, so one worker runs all of them. The tests that
-    run Flower wait for processes most of the time and start beside the others.
+    Tests that run Flower wait for processes most of the time, and take longest. They
+    start early, but not all at once: tests that compute run beside them.
     """
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.location[0]))
-    items.sort(key=_start_order)
+    files = list(dict.fromkeys(_file(item) for item in items))
+    flower = [name for name in FLOWER_FILES if name in files]
+    others = [name for name in files if name not in flower]
+    others.sort(key=_folder_rank)
+    order = []
+    while flower or others:
+        order += flower[:1] + others[:FILES_BETWEEN]
+        flower, others = flower[1:], others[FILES_BETWEEN:]
+    items.sort(key=lambda item: order.index(_file(item)))
 
 
-def _start_order(item: pytest.Item) -> tuple[int, int]:
-    group = item.get_closest_marker("xdist_group")
-    assert group is not None
-    folder = Path(item.location[0]).parts[1]
-    return (
-        LONG_GROUPS.index(group.args[0])
-        if group.args[0] in LONG_GROUPS
-        else len(LONG_GROUPS),
-        LONG_FOLDERS.index(folder) if folder in LONG_FOLDERS else len(LONG_FOLDERS),
-    )
+def _file(item: pytest.Item) -> str:
+    return item.location[0]
+
+
+def _folder_rank(name: str) -> int:
+    folder = name.split("/")[1]
+    return FOLDERS.index(folder) if folder in FOLDERS else len(FOLDERS)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

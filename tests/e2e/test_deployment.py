@@ -25,11 +25,7 @@ from flfa_app.launch.processes import find_processes, free_port, run_flwr
 from tests.federation import ROOT, default_keys, metrics, run_app
 from tests.system_packages import find_program
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.xdist_group("deployment"),
-    pytest.mark.needs("openssl", "ssh-keygen"),
-]
+pytestmark = [pytest.mark.e2e, pytest.mark.needs("openssl", "ssh-keygen")]
 
 NODES = 3
 KEYS: dict[str, Any] = {

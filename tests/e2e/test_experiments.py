@@ -16,7 +16,7 @@ import pytest
 from flfa_app.launch.processes import find_processes, is_running, stop_processes
 from tests.federation import ROOT, metrics, run_app
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("grid")]
+pytestmark = pytest.mark.e2e
 
 # The last cell fails after its clients have trained: no update is so small.
 GRID = """

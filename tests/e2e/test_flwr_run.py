@@ -18,7 +18,7 @@ from flfa_app.launch.processes import find_processes
 from flfa_app.launch.superlink import SuperLink, local_superlink
 from tests.federation import ROOT, metrics, run_app
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("simulation")]
+pytestmark = pytest.mark.e2e
 
 NODES = 6
 KEYS: dict[str, Any] = {"num-server-rounds": 3, "local-epochs": 1, "norm": "batch"}
@@ -40,7 +40,7 @@ def start_launch(folder: Path, run_config: str, *options: str) -> subprocess.Pop
 
 def flower_home(pid: int) -> Path:
     """The Flower home of the SuperLink that a launch has started."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         for child in psutil.Process(pid).children():
             with suppress(psutil.Error, KeyError):  # it may have ended

@@ -26,7 +26,7 @@ from flfa_app.launch.processes import (
 )
 from tests.federation import ROOT, metrics, run_app
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("deployment")]
+pytestmark = pytest.mark.e2e
 
 KEYS: dict[str, Any] = {
     "num-server-rounds": 2,

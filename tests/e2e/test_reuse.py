@@ -28,7 +28,7 @@ EXAMPLE = ROOT / "examples" / "reuse"
 NODES = 4
 TIMEOUT = 300
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("reuse")]
+pytestmark = pytest.mark.e2e
 
 # The same names as ours, at the top level, with something else behind them.
 RIVAL = {

@@ -1,4 +1,4 @@
-"""``kill -9`` of the ServerApp, a worker, a node and a ClientApp."""
+"""``kill -9`` of the ServerApp and of a worker of a simulation."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from typing import Any
 
 import pytest
 
-from flfa_app.config import RunConfig
-from flfa_app.launch.demo import node_images
-from flfa_app.launch.deployment import local_deployment
 from flfa_app.launch.superlink import SuperLink, local_superlink
 from tests.faults.kill_resume import WORKERS, kill_and_resume
 from tests.faults.streamed_run import StreamedRun, find_by_command, kill
-from tests.federation import ROOT, default_keys, metrics, run_app
+from tests.federation import ROOT, metrics, run_app
 
 pytestmark = pytest.mark.e2e
 
@@ -27,7 +24,6 @@ def superlink() -> Iterator[SuperLink]:
         yield link
 
 
-@pytest.mark.xdist_group("simulation")
 def test_the_server_app_killed_at_a_random_moment(
     superlink: SuperLink, tmp_path: Path
 ) -> None:
@@ -36,7 +32,6 @@ def test_the_server_app_killed_at_a_random_moment(
     assert trial.same_bits
 
 
-@pytest.mark.xdist_group("simulation")
 def test_a_worker_of_the_simulation_killed(
     superlink: SuperLink, tmp_path: Path
 ) -> None:
@@ -59,61 +54,3 @@ def test_a_worker_of_the_simulation_killed(
     assert outcome.results is not None
     undisturbed = run_app(tmp_path / "undisturbed", keys, nodes=6)
     assert metrics(outcome.results) == metrics(undisturbed)
-
-
-def all_took_part(row: dict[str, Any]) -> bool:
-    return row["participants"] == [0, 1, 2] and row["failed"] == []
-
-
-@pytest.mark.xdist_group("killed nodes")
-@pytest.mark.needs("openssl", "ssh-keygen")
-def test_real_nodes_killed_one_after_the_other(tmp_path: Path) -> None:
-    """Node 2 ends and returns, a ClientApp is killed, then the ServerApp."""
-    keys = LONG | {
-        "min-available-nodes": 3,
-        "fraction-train": 1.0,
-        "round-timeout": 30.0,
-    }
-    images = node_images(RunConfig.parse(default_keys()), 3)
-    with local_deployment(ROOT, images) as deployment:
-        run = StreamedRun(deployment, tmp_path, keys, nodes=3)
-        run.wait_for_rounds(1)
-        _, _, _, node = deployment.processes  # the SuperLink, then the nodes
-        kill(node.pid)
-        run.wait_for(lambda: run.rows[-1]["failed"] == [2])
-        run.wait_for(lambda: "continues without partition 2" in run.log)
-
-        data = f'partition-id=2 dataset-path="{deployment.home / "data-2.npz"}"'
-
-        def has_returned() -> bool:
-            # Restart it as systemd would: Flower refuses it until the heartbeat of the
-            # killed process is overdue.
-            nonlocal node
-            if node.poll() is not None:
-                deployment.processes.remove(node)
-                node = deployment.start_node(deployment.home / "node-2", data)
-            return all_took_part(run.rows[-1])
-
-        run.wait_for(has_returned)
-
-        done = len(run.rows)
-        old = find_by_command(deployment, "flwr-clientapp")
-
-        def new_client_apps() -> set[int]:
-            # One that was running already may have sent its reply.
-            return find_by_command(deployment, "flwr-clientapp") - old
-
-        kill(run.wait_for(new_client_apps).pop())
-        run.wait_for(lambda: any(len(row["failed"]) == 1 for row in run.rows[done:]))
-        run.wait_for(lambda: all_took_part(run.rows[-1]))
-
-        kill(*find_by_command(deployment, "flwr-serverapp"))
-        run.abandon()
-        done = len(run.rows)
-        # The nodes may still be busy with the killed run.
-        keys |= {"resume": "auto", "num-server-rounds": done + 1}
-        keys |= {"round-timeout": 150.0}
-        resumed = StreamedRun(deployment, tmp_path, keys, nodes=3)
-        resumed.join(timeout=300)
-        assert deployment.outcome(resumed.run_id, tmp_path).completed, resumed.log
-    assert [row["round"] for row in resumed.rows] == list(range(1, done + 2))
