@@ -23,8 +23,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from flfa_app.arrays import to_arrays, to_tensors
+from flfa_app.files import list_round_files, write_atomically
 from flfa_app.message_keys import KEEP_SINCE, RUN_NAME, STATE_ROUND
-from flfa_app.results.files import list_round_files, write_atomically
 
 __all__ = ["ClientState"]
 

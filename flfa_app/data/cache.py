@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from flfa_app.data.dataset import ImageDataset
 from flfa_app.data.partition import Partition, partition_indices
 from flfa_app.data.validation import DAMAGE_ERRORS
-from flfa_app.results.files import flush_folder, write_atomically
+from flfa_app.files import flush_folder, write_atomically
 
 __all__ = ["CACHE_VARIABLE", "cache_folder", "cached_dataset", "cached_partition"]
 

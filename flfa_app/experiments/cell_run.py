@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from flfa_app.errors import truncate
 from flfa_app.experiments.store import Cell, GridResults
+from flfa_app.files import write_json
 from flfa_app.launch.app_files import find_results
 from flfa_app.launch.superlink import SuperLink
-from flfa_app.results.files import write_json
 from flfa_app.results.records import RoundRecord
 
 __all__ = [

@@ -24,10 +24,10 @@ from flfa_app.experiments.cell_run import (
 from flfa_app.experiments.plan import Plan
 from flfa_app.experiments.progress import GridProgress
 from flfa_app.experiments.store import Cell, GridResults, write_grid
+from flfa_app.files import exclusive_lock
 from flfa_app.launch.app_files import PROJECT
 from flfa_app.launch.processes import stop_processes
 from flfa_app.launch.superlink import SuperLink, running_superlink
-from flfa_app.results.files import exclusive_lock
 
 __all__ = ["CellEngine", "flower_engine", "locked_folder", "run_plan"]
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from flfa_app.config import KEYS
 from flfa_app.errors import ConfigError
-from flfa_app.results.files import write_json
+from flfa_app.files import write_json
 from flfa_app.results.records import RoundRecord, read_records
 
 __all__ = [

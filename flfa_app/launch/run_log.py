@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from flfa_app.results.files import write_atomically
+from flfa_app.files import write_atomically
 
 __all__ = ["RunLog", "strip_colours"]
 

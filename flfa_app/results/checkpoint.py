@@ -20,7 +20,7 @@ from flwr.common.logger import log
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from flfa_app.results.files import list_round_files, write_atomically
+from flfa_app.files import list_round_files, write_atomically
 from flfa_app.results.records import RoundRecord
 
 __all__ = ["Checkpoint", "CheckpointError", "Checkpoints", "non_finite_arrays"]

@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flfa_app.files import replace_non_finite
+
 __all__ = [
     "Evaluation",
     "RoundRecord",
     "Timing",
     "Traffic",
     "read_records",
-    "replace_non_finite",
 ]
 
 
@@ -241,17 +242,6 @@ def read_records(file: Path) -> list[RoundRecord]:
     """
     lines = file.read_text("utf-8").splitlines()
     return [RoundRecord.from_json(json.loads(line)) for line in lines]
-
-
-def replace_non_finite(value: Any) -> Any:
-    """Return a JSON value with null (None) in place of nan and infinity."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {key: replace_non_finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [replace_non_finite(item) for item in value]
-    return value
 
 
 def _with_nan(value: Any) -> Any:

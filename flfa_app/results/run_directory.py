@@ -15,7 +15,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from flfa_app.config import RunConfig
-from flfa_app.results.files import (
+from flfa_app.files import (
     append_line,
     exclusive_lock,
     write_atomically,

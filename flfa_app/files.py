@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -12,17 +13,6 @@ from typing import Any
 from uuid import uuid4
 
 from filelock import FileLock, Timeout
-
-from flfa_app.results.records import replace_non_finite
-
-__all__ = [
-    "append_line",
-    "exclusive_lock",
-    "flush_folder",
-    "list_round_files",
-    "write_atomically",
-    "write_json",
-]
 
 
 def write_atomically(path: Path, content: bytes, *, concurrent: bool = False) -> None:
@@ -61,6 +51,17 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON object atomically; nan and infinity become null."""
     text = json.dumps(replace_non_finite(content), indent=2, allow_nan=False)
     write_atomically(path, f"{text}\n".encode())
+
+
+def replace_non_finite(value: Any) -> Any:
+    """Return a JSON value with null (None) in place of nan and infinity."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: replace_non_finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [replace_non_finite(item) for item in value]
+    return value
 
 
 def append_line(path: Path, line: str) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from flfa_app.results.files import (
+from flfa_app.files import (
     append_line,
     exclusive_lock,
     list_round_files,
@@ -138,7 +138,7 @@ def test_a_lock_excludes_others_until_it_is_released(tmp_path: Path) -> None:
 def test_a_killed_process_holds_no_lock(tmp_path: Path) -> None:
     script = (
         "import sys, time, pathlib\n"
-        "from flfa_app.results.files import exclusive_lock\n"
+        "from flfa_app.files import exclusive_lock\n"
         "with exclusive_lock(pathlib.Path(sys.argv[1]), 'busy'):\n"
         "    print('locked', flush=True)\n"
         "    time.sleep(60)\n"
