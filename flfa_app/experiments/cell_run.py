@@ -16,6 +16,7 @@ from flfa_app.errors import truncate
 from flfa_app.experiments.store import Cell, GridResults
 from flfa_app.files import write_json
 from flfa_app.launch.app_files import find_results
+from flfa_app.launch.run_log import strip_colours
 from flfa_app.launch.superlink import SuperLink
 from flfa_app.results.records import RoundRecord
 
@@ -152,7 +153,7 @@ def _run_on(
     reader = _RoundReader(folder)
 
     def take_line(line: str) -> None:
-        log.append(_without_colors(line))
+        log.append(strip_colours(line))
         # A run logs a line after it has written a record.
         for record in reader.read_new():
             listener(record)
@@ -203,12 +204,8 @@ class _RoundReader:
 def _raise_if_dead(superlink: SuperLink) -> None:
     if superlink.stopping or not superlink.is_alive:
         log = superlink.log.read_text(errors="replace").splitlines()
-        last = "\n".join(_without_colors(line) for line in log[-10:])
+        last = "\n".join(strip_colours(line) for line in log[-10:])
         raise SuperLinkDiedError(f"the SuperLink has ended; its last lines:\n{last}")
-
-
-def _without_colors(line: str) -> str:
-    return re.sub(r"\x1b\[[0-9;]*m", "", line)
 
 
 def _failure_reason(log: list[str], details: str) -> str:

@@ -116,9 +116,23 @@ def read_overrides(texts: Sequence[str], nodes: int | None = None) -> dict[str, 
 
 
 def launch(
-    superlink: SuperLink, options: argparse.Namespace, overrides: Mapping[str, Any]
+    superlink: SuperLink,
+    options: argparse.Namespace,
+    overrides: Mapping[str, Any],
+    save_log: bool = True,
 ) -> Path:
     """Run the app once and print its progress; return the results folder.
+
+    Parameters
+    ----------
+    superlink : SuperLink
+        Where the app runs.
+    options : argparse.Namespace
+        The options of the command.
+    overrides : Mapping[str, Any]
+        Overrides of the run config.
+    save_log : bool
+        Write the log of a failed run to the output folder.
 
     Raises
     ------
@@ -139,8 +153,10 @@ def launch(
         on_log_line=log.add,
     )
     if not outcome.completed or outcome.results is None:
-        saved = log.save(output_dir / "failed-run.log")
-        raise RuntimeError(f"the run has failed: {outcome.details}\n{saved}")
+        text = f"the run has failed: {outcome.details}"
+        if save_log:
+            text += f"\n{log.save(output_dir / 'failed-run.log')}"
+        raise RuntimeError(text)
     return outcome.results
 
 

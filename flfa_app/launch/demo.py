@@ -56,12 +56,10 @@ def launch_on_nodes(
     output_dir = options.output_dir or overrides.get("output-dir")
     options.output_dir = Path(output_dir or deployment.home / "results")
     try:
-        return launch(deployment, options, overrides)
+        # Without an output folder the log would be removed with the deployment.
+        return launch(deployment, options, overrides, save_log=bool(output_dir))
     except RuntimeError as problem:
-        text = str(problem)
-        if not output_dir:  # the log file will be removed with the deployment
-            text = text.partition("\nEverything Flower logged")[0]
-        raise RuntimeError(f"{text}\n{deployment.log_tails()}") from problem
+        raise RuntimeError(f"{problem}\n{deployment.log_tails()}") from problem
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

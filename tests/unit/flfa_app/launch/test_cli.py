@@ -78,14 +78,19 @@ class FakeSuperLink:
         return self.outcome
 
 
-def launch(outcome: RunOutcome, folder: Path | None, **overrides: object) -> object:
+def launch(
+    outcome: RunOutcome,
+    folder: Path | None,
+    save_log: bool = True,
+    **overrides: object,
+) -> object:
     """The ``output_dir`` that the SuperLink is given."""
     superlink = FakeSuperLink(outcome)
     options = argparse.Namespace(
         nodes=2, workers=1, gpus_per_client=0.0, output_dir=folder, verbose=False
     )
     keys = {key.replace("_", "-"): value for key, value in overrides.items()}
-    results = cli.launch(superlink, options, keys)  # type: ignore[arg-type]
+    results = cli.launch(superlink, options, keys, save_log)  # type: ignore[arg-type]
     assert results == outcome.results
     return superlink.options["output_dir"]
 
@@ -123,6 +128,9 @@ def test_a_failed_run_leaves_its_log(tmp_path: Path) -> None:
         f"the run has failed: {FAILED.details}\nEverything Flower logged: {file}"
     )
     assert file.read_text() == "the last line"
+    with pytest.raises(RuntimeError, match="/x/round-2.json$"):
+        launch(FAILED, tmp_path / "demo", save_log=False)
+    assert not (tmp_path / "demo").exists()
 
 
 def test_a_log_that_cannot_be_written_does_not_hide_the_error(tmp_path: Path) -> None:
