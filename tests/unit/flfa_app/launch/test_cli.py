@@ -128,7 +128,7 @@ def test_a_failed_run_leaves_its_log(tmp_path: Path) -> None:
         f"the run has failed: {FAILED.details}\nEverything Flower logged: {file}"
     )
     assert file.read_text() == "the last line"
-    with pytest.raises(RuntimeError, match="/x/round-2.json$"):
+    with pytest.raises(RuntimeError, match=r"/x/round-2\.json$"):
         launch(FAILED, tmp_path / "demo", save_log=False)
     assert not (tmp_path / "demo").exists()
 
