@@ -148,8 +148,13 @@ def test_a_message_that_is_not_sent_is_reported() -> None:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """A clock that only ``sleep`` advances; returns the seconds slept."""
     slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        assert seconds > 0  # otherwise the clock would stand still
+        slept.append(seconds)
+
     monkeypatch.setattr(time, "monotonic", lambda: sum(slept))
-    monkeypatch.setattr(time, "sleep", slept.append)
+    monkeypatch.setattr(time, "sleep", sleep)
     return slept
 
 
