@@ -6,8 +6,9 @@ import argparse
 import math
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import date
 from pathlib import Path
 
 from rich.console import Console
@@ -26,8 +27,6 @@ from flfa_app.experiments.store import GridResults, read_results
 from flfa_app.launch.app_files import PROJECT
 from flfa_app.launch.cli import positive_int, run_command
 
-__all__ = ["main"]
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
@@ -40,22 +39,22 @@ def _build_parser() -> argparse.ArgumentParser:
         "python -m flfa_app.experiments", description=__doc__
     )
     commands = parser.add_subparsers(required=True, metavar="run|table|report")
-    # Without abbreviations, because --out and --output are different options.
-    run = commands.add_parser(
-        "run", help="run the cells of a grid that are not finished", allow_abbrev=False
+    run, table, report = (
+        # Without abbreviations, because --out and --output are different options.
+        commands.add_parser(name, help=text, allow_abbrev=False)
+        for name, text in (
+            ("run", "run the cells of a grid that are not finished"),
+            ("table", "print the tables of a grid's results"),
+            ("report", "write one HTML file with all results"),
+        )
     )
-    _add_run_options(run)
-    table = commands.add_parser(
-        "table", help="print the tables of a grid's results", allow_abbrev=False
-    )
+    run.set_defaults(command=_run)
     table.set_defaults(command=_table)
+    report.set_defaults(command=_report)
+    _add_run_options(run)
     table.add_argument(
         "--format", choices=("markdown", "csv", "latex"), default="markdown"
     )
-    report = commands.add_parser(
-        "report", help="write one HTML file with all results", allow_abbrev=False
-    )
-    report.set_defaults(command=_report)
     for command, default in ((table, "the terminal"), (report, "OUT/report.html")):
         command.add_argument(
             "results", type=Path, metavar="OUT|GRID", help="results folder or grid file"
@@ -73,7 +72,6 @@ def _build_parser() -> argparse.ArgumentParser:
 
 
 def _add_run_options(run: argparse.ArgumentParser) -> None:
-    run.set_defaults(command=_run)
     run.add_argument("grid", type=Path, help="a grid file, configs/grids/*.toml")
     run.add_argument(
         "--only",
@@ -119,7 +117,7 @@ def _gpu_share(text: str) -> float:
 
 
 def _run(options: argparse.Namespace) -> None:
-    folder = (options.out or _default_folder(options.grid)).expanduser().resolve()
+    folder = _results_folder(options.grid, options.out)
     _check_can_be_folder(folder, options.out)
     only = _parse_only(options.only)
     results, selected = open_grid(options.grid, folder, only, options.seeds)
@@ -153,20 +151,17 @@ def _table(options: argparse.Namespace) -> None:
     text = render_tables(_open_results(options.results, options.out), options.format)
     if options.output is None:
         sys.stdout.write(text)
-        return
-    with _naming_output(options.output):
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(text, encoding="utf-8")
+    else:
+        _write_output(options.output, text)
 
 
 def _report(options: argparse.Namespace) -> None:
     # Imported here because it imports scipy and matplotlib, which takes seconds.
-    from flfa_app.experiments.report.page import write_report
+    from flfa_app.experiments.report.page import render_report
 
     results = _open_results(options.results, options.out)
     file = options.output or results.folder / "report.html"
-    with _naming_output(file):
-        write_report(results, file)
+    _write_output(file, render_report(results, date.today()))
     Console(soft_wrap=True).print(f"Report: {file.resolve()}", markup=False)
 
 
@@ -179,7 +174,7 @@ def _open_results(path: Path, folder: Path | None) -> GridResults:
                 "file, or leave out --out"
             )
         return read_results(path)
-    results_folder = (folder or _default_folder(path)).expanduser().resolve()
+    results_folder = _results_folder(path, folder)
     if folder is not None and not results_folder.is_dir():
         raise ConfigError(f"--out {folder}: there is no folder {results_folder}")
     results, _ = open_grid(path, results_folder)
@@ -194,19 +189,19 @@ def _check_can_be_folder(folder: Path, option: Path | None) -> None:
         raise ConfigError(f"{name}: {existing} is a file; name a folder with --out")
 
 
-@contextmanager
-def _naming_output(file: Path) -> Iterator[None]:
-    """Turn an error of writing into one that names the file and the option."""
+def _write_output(file: Path, text: str) -> None:
     try:
-        yield
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise RuntimeError(
             f"--output: cannot write {file} ({error.strerror}); name another file"
         ) from error
 
 
-def _default_folder(grid: Path) -> Path:
-    return PROJECT / "runs" / "grids" / grid.stem
+def _results_folder(grid: Path, option: Path | None) -> Path:
+    folder = option or PROJECT / "runs" / "grids" / grid.stem
+    return folder.expanduser().resolve()
 
 
 def _parse_only(texts: Sequence[str]) -> dict[str, list[str]]:

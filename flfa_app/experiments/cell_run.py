@@ -20,17 +20,6 @@ from flfa_app.launch.run_log import strip_colours
 from flfa_app.launch.superlink import SuperLink
 from flfa_app.results.records import RoundRecord
 
-__all__ = [
-    "RUNNING",
-    "CellOutcome",
-    "CellRunner",
-    "DiskFullError",
-    "RoundListener",
-    "SuperLinkDiedError",
-    "flower_cell_runner",
-    "run_cell",
-]
-
 RUNNING = "running"
 # Room that a run needs at least for its model, pictures and logs.
 MIN_FREE_BYTES = 100_000_000
@@ -40,7 +29,7 @@ class DiskFullError(RuntimeError):
     """The disk has no room for results; every other cell would fail as well."""
 
 
-class SuperLinkDiedError(RuntimeError):
+class SuperLinkDiedError(Exception):
     """The SuperLink ended during a cell; the cell is not the cause."""
 
 
@@ -52,18 +41,14 @@ class CellOutcome(NamedTuple):
     log: list[str]
 
 
+# Takes the record of each round as soon as the run has written it.
 RoundListener = Callable[[RoundRecord], None]
-"""Takes the record of each round as soon as the run has written it."""
-
+# Runs a cell, given a folder for its results and a listener.
 CellRunner = Callable[[Cell, Path, RoundListener], CellOutcome]
-"""Runs a cell, given a folder for its results and a listener."""
 
 
 def run_cell(
-    results: GridResults,
-    cell: Cell,
-    runner: CellRunner,
-    listener: RoundListener,
+    results: GridResults, cell: Cell, runner: CellRunner, listener: RoundListener
 ) -> str:
     """Run a cell and store its results; return why it failed, or "".
 
@@ -101,12 +86,9 @@ def _write_failure(results: GridResults, cell: Cell, outcome: CellOutcome) -> No
     log = results.log_file(cell)
     log.parent.mkdir(exist_ok=True)
     log.write_text("\n".join(outcome.log) + "\n", encoding="utf-8")
-    failure = {
-        "reason": outcome.reason,
-        "log": str(log),
-        "when": time.strftime("%Y-%m-%d %H:%M:%S"),
-    }
-    write_json(results.failure_file(cell), failure)
+    failure = {"reason": outcome.reason, "log": str(log)}
+    when = time.strftime("%Y-%m-%d %H:%M:%S")
+    write_json(results.failure_file(cell), {**failure, "when": when})
 
 
 def _keep_aside(directory: Path) -> None:
@@ -121,12 +103,8 @@ def _keep_aside(directory: Path) -> None:
 def flower_cell_runner(superlinks: Iterable[SuperLink], gpus: float) -> CellRunner:
     """Return a runner that starts each cell on a SuperLink that is free.
 
-    Parameters
-    ----------
-    superlinks : Iterable[SuperLink]
-        SuperLinks that keep Ray running. Each of them runs one cell at a time.
-    gpus : float
-        Share of a GPU for each simulated node.
+    Each SuperLink keeps Ray running and runs one cell at a time. ``gpus`` is the share
+    of a GPU for each simulated node.
     """
     free: SimpleQueue[SuperLink] = SimpleQueue()
     for superlink in superlinks:
@@ -143,20 +121,23 @@ def flower_cell_runner(superlinks: Iterable[SuperLink], gpus: float) -> CellRunn
 
 
 def _run_on(
-    superlink: SuperLink,
-    gpus: float,
-    cell: Cell,
-    folder: Path,
-    listener: RoundListener,
+    superlink: SuperLink, gpus: float, cell: Cell, folder: Path, listener: RoundListener
 ) -> CellOutcome:
     log: list[str] = []
-    reader = _RoundReader(folder)
+    position = 0  # in metrics.jsonl, after the records that the listener has
 
     def take_line(line: str) -> None:
+        nonlocal position
         log.append(strip_colours(line))
         # A run logs a line after it has written a record.
-        for record in reader.read_new():
-            listener(record)
+        for file in folder.glob("*/metrics.jsonl"):
+            with file.open("rb") as opened:
+                opened.seek(position)
+                content = opened.read()
+            complete = content[: content.rfind(b"\n") + 1]
+            position += len(complete)
+            for written in complete.splitlines():
+                listener(RoundRecord.from_json(json.loads(written)))
 
     try:
         run_id = superlink.stream_run(
@@ -173,32 +154,10 @@ def _run_on(
             return CellOutcome(directory, "", log)
         _raise_if_dead(superlink)
         details = superlink.outcome(run_id, folder).details
-    except SuperLinkDiedError:
-        raise
     except RuntimeError as error:
         _raise_if_dead(superlink)
         details = str(error)
     return CellOutcome(None, _failure_reason(log, details), log)
-
-
-class _RoundReader:
-    """Reads what the run in a folder appends to its ``metrics.jsonl``."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._position = 0
-
-    def read_new(self) -> list[RoundRecord]:
-        """Return the records that were completely written since the last call."""
-        file = next(self._folder.glob("*/metrics.jsonl"), None)
-        if file is None:
-            return []
-        with file.open("rb") as opened:
-            opened.seek(self._position)
-            content = opened.read()
-        lines = content[: content.rfind(b"\n") + 1]
-        self._position += len(lines)
-        return [RoundRecord.from_json(json.loads(line)) for line in lines.splitlines()]
 
 
 def _raise_if_dead(superlink: SuperLink) -> None:

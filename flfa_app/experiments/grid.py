@@ -17,8 +17,6 @@ from flfa_app.experiments.grid_file import NODES, AxisValue, GridFile, parse_gri
 from flfa_app.experiments.store import Cell, GridSpec
 from flfa_app.launch.app_files import absolute_paths, default_run_config
 
-__all__ = ["ExpandedGrid", "read_grid"]
-
 
 class ExpandedGrid(NamedTuple):
     """A grid and all of its cells."""
@@ -28,19 +26,10 @@ class ExpandedGrid(NamedTuple):
 
 
 def read_grid(path: Path, extra_seeds: Sequence[int] = ()) -> ExpandedGrid:
-    """Read a grid file and check the run config of every cell.
+    """Read a grid file, which ``docs/grids.md`` describes; check every run config.
 
-    Parameters
-    ----------
-    path : Path
-        A TOML file; ``docs/grids.md`` describes its content.
-    extra_seeds : Sequence[int]
-        Seeds in addition to those of the file.
-
-    Raises
-    ------
-    ConfigError
-        With all problems, and where in the file each of them is.
+    ``extra_seeds`` are added to those of the file. Raises ConfigError with all
+    problems, and where in the file each of them is.
     """
     file = parse_grid_file(path, extra_seeds)
     problems: list[str] = []
@@ -85,8 +74,8 @@ def _merge_keys(
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the keys of a combination, and the place each of them comes from.
 
-    Later layers override earlier ones: the values' files, the keys of the grid, the
-    values' own keys. Two values that set a key differently are a problem.
+    Later layers override earlier ones. Two values that set a key differently are a
+    problem.
     """
     merged: dict[str, Any] = {}
     places: dict[str, str] = {}
@@ -121,15 +110,12 @@ def _with_unique_ids(cells: list[Cell]) -> list[Cell]:
     The values ``a-b`` and ``c`` of two axes make the same id as ``a`` and ``b-c``.
     """
     counts = Counter(cell.id for cell in cells)
-    return [
-        replace(cell, id=f"{cell.id}-{_hash_axes(cell)}")
-        if counts[cell.id] > 1
-        else cell
-        for cell in cells
-    ]
-
-
-def _hash_axes(cell: Cell) -> str:
-    # Without the run config: an id stays when the data are moved to another folder.
-    values = json.dumps(cell.axes, sort_keys=True)
-    return hashlib.sha256(values.encode()).hexdigest()[:8]
+    unique = []
+    for cell in cells:
+        if counts[cell.id] > 1:
+            # Without the run config: an id stays when the data are moved.
+            values = json.dumps(cell.axes, sort_keys=True)
+            digest = hashlib.sha256(values.encode()).hexdigest()[:8]
+            cell = replace(cell, id=f"{cell.id}-{digest}")
+        unique.append(cell)
+    return unique

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,6 @@ from flfa_app.experiments.analysis.paper import paper_tables
 from flfa_app.experiments.store import GridSpec
 from flfa_app.launch.app_files import default_run_config
 from flfa_app.results.metrics import METRICS
-
-__all__ = ["NODES", "AxisValue", "GridFile", "parse_grid_file"]
 
 GRID_KEYS = ["title", "table", "nodes", "seeds", "metric", "columns"]
 GRID_KEYS += ["keys", "axes", "exclude"]
@@ -58,13 +56,7 @@ class GridFile:
 
 
 def parse_grid_file(path: Path, extra_seeds: Sequence[int] = ()) -> GridFile:
-    """Read a grid file and check its syntax.
-
-    Raises
-    ------
-    ConfigError
-        With all problems of the file.
-    """
+    """Read a grid file; raise ConfigError with all problems of its syntax."""
     parser = _Parser(path)
     try:
         file = parser.parse(_load_toml(path), extra_seeds)
@@ -84,6 +76,10 @@ def _load_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} cannot be read: {problem}") from problem
 
 
+def _is_whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
 class _Parser:
     """Checks the parts of one grid file and collects their problems."""
 
@@ -97,7 +93,8 @@ class _Parser:
             self.problems.append(
                 f"{key} is not a key; there are {', '.join(GRID_KEYS)}"
             )
-        nodes = content.get(NODES)
+        title, nodes = content.get("title"), content.get(NODES)
+        self._require(isinstance(title, str), "title", title, "a text")
         if nodes is not None:
             self._check_nodes(nodes, NODES)
         keys = self._table(content, "keys")
@@ -105,14 +102,39 @@ class _Parser:
         axes = self._axes(content)
         table_metrics = [key for key, spec in METRICS.items() if spec.is_number]
         spec = GridSpec(
-            title=self._title(content),
+            title=str(title),
             table=self._choice(content, "table", ["", *paper_tables()]),
             metric=self._choice(content, "metric", table_metrics),
             seeds=list(dict.fromkeys([*self._seeds(content), *extra_seeds])),
             axes={axis: list(values) for axis, values in axes.items()},
-            columns=self._columns(content, axes),
+            columns=self._choice(content, "columns", axes, "dataset", "an axis:"),
         )
         return GridFile(spec, nodes, keys, axes, self._excluded(content, axes))
+
+    def _require(self, valid: bool, place: str, value: Any, requirement: str) -> bool:
+        if not valid:
+            self.problems.append(f"{place} is {value!r}; it must be {requirement}")
+        return valid
+
+    def _table(self, content: Mapping[str, Any], key: str) -> dict[str, Any]:
+        value = content.get(key, {})
+        valid = self._require(isinstance(value, dict), key, value, "a table")
+        return value if valid else {}
+
+    def _choice(
+        self,
+        content: Mapping[str, Any],
+        key: str,
+        choices: Iterable[str],
+        default: str | None = None,
+        kind: str = "one of",
+    ) -> str:
+        """Return one of the choices; by default the first."""
+        names = list(choices)
+        value = content.get(key, names[0] if default is None else default)
+        listed = ", ".join(name for name in names if name)
+        self._require(value in names, key, value, f"{kind} {listed}")
+        return str(value)
 
     def _axes(self, content: Mapping[str, Any]) -> dict[str, dict[str, AxisValue]]:
         tables = self._table(content, "axes")
@@ -137,8 +159,7 @@ class _Parser:
             self.problems.append(
                 f"{place}: a name has letters, digits, dots, hyphens and underscores"
             )
-        if not isinstance(keys, dict):
-            self.problems.append(f"{place} is {keys!r}; it must be a table of keys")
+        if not self._require(isinstance(keys, dict), place, keys, "a table of keys"):
             return value
         value.own_keys = {key: item for key, item in keys.items() if key != FILE}
         self._check_keys(value.own_keys, place, allow_nodes=True)
@@ -165,29 +186,17 @@ class _Parser:
                 self.problems.append(f"{place}: {key} is not a key of a run config")
 
     def _check_nodes(self, nodes: Any, place: str) -> None:
-        if not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1:
-            self.problems.append(f"{place} is {nodes!r}; it must be 1 or more")
+        self._require(_is_whole(nodes, 1), place, nodes, "1 or more")
 
     def _seeds(self, content: Mapping[str, Any]) -> list[int]:
-        seeds = content.get("seeds")
-        valid = isinstance(seeds, list) and all(
-            isinstance(s, int) and not isinstance(s, bool) and s >= 0 for s in seeds
+        seeds: Any = content.get("seeds")
+        valid = (
+            isinstance(seeds, list)
+            and all(_is_whole(seed, 0) for seed in seeds)
+            and 0 < len(set(seeds)) == len(seeds)
         )
-        if not valid or not seeds or len(set(seeds)) < len(seeds):
-            self.problems.append(
-                f"seeds is {seeds!r}; it must be a list of different whole numbers, "
-                "0 or more"
-            )
-            return []
-        return list(seeds)
-
-    def _columns(self, content: Mapping[str, Any], axes: Mapping[str, Any]) -> str:
-        columns = content.get("columns", "dataset")
-        if not isinstance(columns, str) or columns not in axes:
-            self.problems.append(
-                f"columns is {columns!r}; it must be an axis: {', '.join(axes)}"
-            )
-        return str(columns)
+        requirement = "a list of different whole numbers, 0 or more"
+        return seeds if self._require(valid, "seeds", seeds, requirement) else []
 
     def _excluded(
         self, content: Mapping[str, Any], axes: Mapping[str, Mapping[str, Any]]
@@ -202,32 +211,9 @@ class _Parser:
             for axis, value in rule.items():
                 if axis not in axes:
                     self.problems.append(f"exclude: {axis} is not an axis")
-                elif not isinstance(value, str) or value not in axes[axis]:
+                elif value not in list(axes[axis]):
                     self.problems.append(
                         f"exclude: {value!r} is not a value of {axis}; there are "
                         f"{', '.join(axes[axis])}"
                     )
         return rules
-
-    def _title(self, content: Mapping[str, Any]) -> str:
-        title = content.get("title")
-        if not isinstance(title, str):
-            self.problems.append(f"title is {title!r}; it must be a text")
-        return str(title)
-
-    def _choice(
-        self, content: Mapping[str, Any], key: str, choices: Sequence[str]
-    ) -> str:
-        """Return one of the choices; the first is the default."""
-        value = content.get(key, choices[0])
-        if not isinstance(value, str) or value not in choices:
-            names = ", ".join(name for name in choices if name)
-            self.problems.append(f"{key} is {value!r}; it must be one of {names}")
-        return str(value)
-
-    def _table(self, content: Mapping[str, Any], key: str) -> dict[str, Any]:
-        value = content.get(key, {})
-        if not isinstance(value, dict):
-            self.problems.append(f"{key} is {value!r}; it must be a table")
-            return {}
-        return value

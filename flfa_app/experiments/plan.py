@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from flfa_app.config import RunConfig
@@ -17,16 +18,6 @@ from flfa_app.experiments.time_estimate import (
     measure_rounds,
 )
 
-__all__ = [
-    "Plan",
-    "check_data",
-    "describe_plan",
-    "list_cells",
-    "make_plan",
-    "open_grid",
-    "select_cells",
-]
-
 # A dry run lists up to so many cells one by one; of more, it groups the seeds.
 MAX_LISTED_CELLS = 30
 
@@ -35,24 +26,12 @@ MAX_LISTED_CELLS = 30
 class Plan:
     """The cells of a call, and how they are run.
 
-    Attributes
-    ----------
-    results : GridResults
-        The grid and its results folder.
-    selected, finished, pending : list[Cell]
-        All cells of the call, those that are complete, and those that will be run.
-    concurrent_cells, workers : int
-        Cells that run at the same time, and workers for each of them.
-    seconds : float | None
-        Time needed for all pending cells; None if it is unknown.
-    measured : bool
-        All estimates come from finished cells.
-    estimates : dict[str, TimeEstimate]
-        Time of each pending cell, by its id.
+    ``concurrent_cells`` run at the same time, each with ``workers``. ``seconds`` is
+    the time of all pending cells, None if it is unknown, and ``measured`` if all
+    ``estimates`` (by cell id) come from finished cells.
     """
 
     results: GridResults
-    selected: list[Cell]
     finished: list[Cell]
     pending: list[Cell]
     concurrent_cells: int
@@ -70,15 +49,9 @@ def open_grid(
 ) -> tuple[GridResults, list[Cell]]:
     """Read a grid file; return all cells requested so far, and those of this call.
 
-    Parameters
-    ----------
-    path, folder : Path
-        A grid file and its results folder. Seeds that earlier calls have added are only
-        in the folder's ``grid.json``; their results stay in the tables.
-    only : Mapping[str, Sequence[str]], optional
-        Selected values by axis; axes without any are not restricted.
-    seeds : Sequence[int]
-        Seeds of this call, which the file need not have; empty for those of the file.
+    ``only`` selects values by axis. ``seeds`` are those of this call, which the file
+    need not have; without any, they are those of the file. Seeds that earlier calls
+    have added are only in the folder's ``grid.json``; they stay in the tables.
     """
     file_seeds = read_grid(path).spec.seeds
     earlier = read_results(folder) if has_grid(folder) else None
@@ -98,23 +71,20 @@ def select_cells(
 ) -> list[Cell]:
     """Return the cells with these axis values and seeds; empty ones select all.
 
-    Raises
-    ------
-    ConfigError
-        If the grid does not have an axis or a value, or no cell is left.
+    Raises ConfigError if the grid lacks an axis or a value, or no cell is left.
     """
     axes = results.spec.axes
-    problems = [
-        f"--only {axis}: not an axis; there are {', '.join(axes)}"
-        for axis in only
-        if axis not in axes
-    ]
-    problems += [
-        f"--only {axis}={value}: not a value; there are {', '.join(axes[axis])}"
-        for axis, values in only.items()
-        for value in values
-        if axis in axes and value not in axes[axis]
-    ]
+    problems = []
+    for axis, values in only.items():
+        if axis not in axes:
+            problems.append(f"--only {axis}: not an axis; there are {', '.join(axes)}")
+            continue
+        names = ", ".join(axes[axis])
+        problems += [
+            f"--only {axis}={value}: not a value; there are {names}"
+            for value in values
+            if value not in axes[axis]
+        ]
     if problems:
         raise ConfigError("\n".join(problems))
     selected = [
@@ -146,7 +116,6 @@ def make_plan(results: GridResults, selected: list[Cell], workers: int) -> Plan:
     all_known = len(seconds) == len(estimates)
     return Plan(
         results=results,
-        selected=selected,
         finished=[cell for cell in selected if cell.id in complete],
         pending=pending,
         concurrent_cells=concurrent_cells,
@@ -160,55 +129,49 @@ def make_plan(results: GridResults, selected: list[Cell], workers: int) -> Plan:
 def check_data(cells: Sequence[Cell]) -> None:
     """Raise :class:`ConfigError` with all problems of data, models and machine."""
     problems: dict[str, None] = {}  # ordered, without duplicates
-    start_problems: dict[RunConfig, list[str]] = {}
-    checked_partitions: set[tuple[RunConfig, int]] = set()
+    start_problems, partition_problems = cache(_start_problems), cache(_few_images)
     for cell in cells:
         config = RunConfig.parse({**cell.run_config, "output-dir": ""})
         # Neither data nor model depend on these keys: one check for all their values.
         config = replace(config, algorithm="fedavg", num_server_rounds=1)
-        start = replace(config, seed=0)
-        if start not in start_problems:
-            start_problems[start] = _start_problems(start)
-        cell_problems = list(start_problems[start])
         # Whether every node gets enough images depends on the seed, but not on FLFA.
-        partition = (replace(config, flfa="none", fixed_fa_layers=""), cell.nodes)
-        if not cell_problems and partition not in checked_partitions:
-            checked_partitions.add(partition)
-            cell_problems = _partition_problems(*partition)
-        problems |= dict.fromkeys(f"{config.dataset}: {x}" for x in cell_problems)
+        without_flfa = replace(config, flfa="none", fixed_fa_layers="")
+        found = start_problems(replace(config, seed=0)) or partition_problems(
+            without_flfa, cell.nodes
+        )
+        problems |= dict.fromkeys(f"{config.dataset}: {x}" for x in found)
     if problems:
         raise ConfigError("the grid cannot start:", problems)
 
 
-def _start_problems(config: RunConfig) -> list[str]:
+def _start_problems(config: RunConfig) -> Sequence[str]:
     # Imported here because it imports torch, which takes seconds.
     from flfa_app.preflight import prepare
 
     try:
         prepare(config)
     except ConfigError as error:
-        return list(error.problems)
-    return []
+        return error.problems
+    return ()
 
 
-def _partition_problems(config: RunConfig, nodes: int) -> list[str]:
+def _few_images(config: RunConfig, nodes: int) -> Sequence[str]:
     from flfa_app.task import partitions_of
 
     try:
         partitions_of(config, nodes)
     except ValueError as error:
-        return [str(error)]
-    return []
+        return (str(error),)
+    return ()
 
 
 def describe_plan(plan: Plan) -> str:
     """Return what a call will do, in a few lines."""
-    results = plan.results
+    results, finished, pending = plan.results, len(plan.finished), len(plan.pending)
     lines = [
         results.spec.title,
         f"Results: {results.folder}",
-        f"{len(plan.selected)} cells: {len(plan.finished)} finished, "
-        f"{len(plan.pending)} to do",
+        f"{finished + pending} cells: {finished} finished, {pending} to do",
     ]
     replaced = [cell for cell in plan.pending if results.has_run(cell)]
     damages = [damage for cell in replaced if (damage := results.damage(cell))]
@@ -218,12 +181,10 @@ def describe_plan(plan: Plan) -> str:
         lines.append(f"{len(damages)} of them are damaged: kept aside, run again")
         lines += [f"  - {damage.partition(';')[0]}" for damage in damages]
     if plan.pending:
-        source = "measured on finished cells" if plan.measured else "a rough estimate"
-        time = (
-            "unknown"
-            if plan.seconds is None
-            else f"{format_duration(plan.seconds)}, {source}"
-        )
+        time = _format_time(plan.seconds)
+        if plan.seconds is not None:
+            measured = "measured on finished cells"
+            time += f", {measured if plan.measured else 'a rough estimate'}"
         lines.append(
             f"{plan.concurrent_cells} at a time, workers for each: {plan.workers}; "
             f"time needed: {time}"
@@ -233,17 +194,15 @@ def describe_plan(plan: Plan) -> str:
 
 def list_cells(plan: Plan) -> str:
     """Return the pending cells with the time that each of them may take."""
+    times = {id: _format_time(x.seconds) for id, x in plan.estimates.items()}
     if len(plan.pending) <= MAX_LISTED_CELLS:
-        lines = [(cell.id, _format_time(plan, cell)) for cell in plan.pending]
+        lines = list(times.items())
     else:
         combinations: dict[tuple[str, ...], list[Cell]] = {}
         for cell in plan.pending:
             combinations.setdefault(tuple(cell.axes.values()), []).append(cell)
         lines = [
-            (
-                "-".join(values),
-                f"{_format_seeds(cells)}, each {_format_time(plan, cells[0])}",
-            )
+            ("-".join(values), f"{_format_seeds(cells)}, each {times[cells[0].id]}")
             for values, cells in combinations.items()
         ]
     width = max((len(name) for name, _ in lines), default=0)
@@ -255,6 +214,5 @@ def _format_seeds(cells: Sequence[Cell]) -> str:
     return f"{word} {', '.join(str(cell.seed) for cell in cells)}"
 
 
-def _format_time(plan: Plan, cell: Cell) -> str:
-    seconds = plan.estimates[cell.id].seconds
+def _format_time(seconds: float | None) -> str:
     return "unknown" if seconds is None else format_duration(seconds)

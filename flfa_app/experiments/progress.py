@@ -11,21 +11,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from flfa_app.experiments.store import Cell
 from flfa_app.results.records import RoundRecord
 
-__all__ = ["GridProgress", "format_duration"]
-
 
 class GridProgress:
     """A bar for the whole grid with the remaining time and the latest round.
 
     ``bar`` is a context manager that shows it. If the output is no terminal, only a
     line for each cell that has ended is printed.
-
-    Parameters
-    ----------
-    cells : Sequence[Cell]
-        The cells that will be run.
-    console : Console
-        The output.
     """
 
     def __init__(self, cells: Sequence[Cell], console: Console) -> None:

@@ -29,24 +29,20 @@ from flfa_app.launch.app_files import PROJECT
 from flfa_app.launch.processes import stop_processes
 from flfa_app.launch.superlink import SuperLink, running_superlink
 
-__all__ = ["CellEngine", "flower_engine", "locked_folder", "run_plan"]
-
 # One failure may be an accident. A second one without a finished cell in between means
 # that every further start would fail, too.
 MAX_CONSECUTIVE_FAILURES = 2
 HOMES_FILE = "flower-home"
 
+# Starts what runs cells and stops it in the end; started again if it dies.
 CellEngine = Callable[[], AbstractContextManager[CellRunner]]
-"""Starts what runs cells and stops it in the end; started again if it dies."""
 
 
 def run_plan(plan: Plan, engine: CellEngine, progress: GridProgress) -> dict[str, str]:
     """Run the pending cells; return the reasons of failed cells, by their id.
 
-    Raises
-    ------
-    RuntimeError
-        If no further cell could succeed: the disk is full, or the SuperLink dies.
+    Raises RuntimeError if no further cell could succeed: the disk is full, or the
+    SuperLink dies.
     """
     failures: dict[str, str] = {}
     queue = deque(plan.pending)
@@ -56,16 +52,20 @@ def run_plan(plan: Plan, engine: CellEngine, progress: GridProgress) -> dict[str
         running: dict[Future[str], Cell] = {}
         try:
             # The engine stops before the pool: its threads wait for the engine's runs.
-            with (
-                ThreadPoolExecutor(plan.concurrent_cells) as pool,
-                engine() as runner,
-            ):
-                for cell, reason in _run_queue(
-                    plan, queue, running, pool, runner, progress
-                ):
-                    progress.show_end(cell, reason)
-                    if reason:
-                        failures[cell.id] = reason
+            with ThreadPoolExecutor(plan.concurrent_cells) as pool, engine() as runner:
+                while queue or running:
+                    while queue and len(running) < plan.concurrent_cells:
+                        cell = queue.popleft()
+                        progress.show_start(cell)
+                        listener = partial(progress.show_round, cell)
+                        run = pool.submit(
+                            run_cell, plan.results, cell, runner, listener
+                        )
+                        running[run] = cell
+                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+                        if reason := future.result():
+                            failures[running[future].id] = reason
+                        progress.show_end(running.pop(future), reason)
         except SuperLinkDiedError as error:
             queue.extendleft(
                 cell for cell in running.values() if not plan.results.is_complete(cell)
@@ -75,29 +75,6 @@ def run_plan(plan: Plan, engine: CellEngine, progress: GridProgress) -> dict[str
                 raise RuntimeError(f"{error}\n(twice in a row)") from error
             progress.print("The SuperLink has ended; starting it again ...")
     return failures
-
-
-def _run_queue(
-    plan: Plan,
-    queue: deque[Cell],
-    running: dict[Future[str], Cell],
-    pool: ThreadPoolExecutor,
-    runner: CellRunner,
-    progress: GridProgress,
-) -> Iterator[tuple[Cell, str]]:
-    """Run the queued cells; yield each of them when it ends, with why it failed."""
-
-    def run(cell: Cell) -> str:
-        return run_cell(plan.results, cell, runner, partial(progress.show_round, cell))
-
-    while queue or running:
-        while queue and len(running) < plan.concurrent_cells:
-            cell = queue.popleft()
-            progress.show_start(cell)
-            running[pool.submit(run, cell)] = cell
-        for future in wait(running, return_when=FIRST_COMPLETED).done:
-            reason = future.result()
-            yield running.pop(future), reason
 
 
 def flower_engine(plan: Plan, gpus: float) -> CellEngine:
@@ -146,23 +123,18 @@ def _recorded_homes(plan: Plan) -> Iterator[list[Path]]:
 def locked_folder(results: GridResults) -> Iterator[None]:
     """Lock a results folder for this process and write its ``grid.json``.
 
-    Also stops and deletes what a killed call has left.
+    Also stops the SuperLinks of a killed call and deletes what it has left.
     """
     folder = results.folder
     folder.mkdir(parents=True, exist_ok=True)
     message = f"{folder} is in use by another call; wait for it, or use --out"
     with exclusive_lock(folder, message):
         write_grid(results)
-        _stop_leftovers(folder)
+        file = folder / HOMES_FILE
+        if file.is_file():
+            for line in file.read_text().splitlines():
+                stop_processes(Path(line))
+                shutil.rmtree(line, ignore_errors=True)
+            file.unlink()
         shutil.rmtree(folder / RUNNING, ignore_errors=True)
         yield
-
-
-def _stop_leftovers(folder: Path) -> None:
-    """Stop the SuperLinks of a killed call, whose results nobody reads."""
-    file = folder / HOMES_FILE
-    if file.is_file():
-        for line in file.read_text().splitlines():
-            stop_processes(Path(line))
-            shutil.rmtree(line, ignore_errors=True)
-        file.unlink()

@@ -11,47 +11,30 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from flfa_app.config import KEYS
 from flfa_app.errors import ConfigError
 from flfa_app.files import write_json
 from flfa_app.results.records import RoundRecord, read_records
 
-__all__ = [
-    "Cell",
-    "CellStatus",
-    "GridResults",
-    "GridSpec",
-    "has_grid",
-    "read_results",
-    "write_grid",
-]
-
 GRID_FILE = "grid.json"
 CELLS = "cells"
-LOGS = "logs"
 KEYS_WITHOUT_EFFECT = {name for name, key in KEYS.items() if not key.changes_results}
 
 CellStatus = Literal["finished", "failed", "missing"]
+Content = TypeVar("Content")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a grid.
+    """One run of a grid; ``id`` names its run directory.
 
-    Attributes
-    ----------
-    id : str
-        Name of the run directory.
-    axes : dict[str, str]
-        The cell's value on each axis.
-    seed, nodes : int
-        Seed, and number of simulated nodes.
-    run_config : dict[str, Any]
-        The complete run config, defaults included, without ``output-dir``.
+    ``axes`` has the cell's value on each axis. ``run_config`` is complete, defaults
+    included, but without ``output-dir``.
     """
 
     id: str
@@ -65,20 +48,10 @@ class Cell:
 class GridSpec:
     """The description of a grid, without its cells.
 
-    Attributes
-    ----------
-    title : str
-        Heading of tables and report.
-    table : str
-        Key of the paper's table; "" if the grid reproduces none.
-    metric : str
-        Key of ``summary.json`` that the first table shows.
-    seeds : list[int]
-        Seeds that every combination of axis values is run with.
-    axes : dict[str, list[str]]
-        Axes and their values, in the order of the grid file.
-    columns : str
-        The axis that makes the columns of a table; the others make its rows.
+    ``table`` is the key of the paper's table, "" if the grid reproduces none, and
+    ``metric`` the key of ``summary.json`` that the first table shows. ``axes`` are in
+    the order of the grid file; the axis ``columns`` makes the columns of a table, the
+    others make its rows.
     """
 
     title: str
@@ -87,6 +60,9 @@ class GridSpec:
     seeds: list[int]
     axes: dict[str, list[str]]
     columns: str
+
+
+Item = TypeVar("Item", Cell, GridSpec)
 
 
 @dataclass(frozen=True)
@@ -107,7 +83,7 @@ class GridResults:
 
     def log_file(self, cell: Cell) -> Path:
         """Return the file with Flower's log of a failed attempt."""
-        return self.folder / LOGS / f"{cell.id}.log"
+        return self.folder / "logs" / f"{cell.id}.log"
 
     def status(self, cell: Cell) -> CellStatus:
         """Return the state of a cell; a finished run may have other settings.
@@ -124,50 +100,48 @@ class GridResults:
 
     def is_complete(self, cell: Cell) -> bool:
         """Tell whether the run is there, readable, and has the cell's settings."""
-        return (
-            self.has_run(cell)
-            and self.damage(cell) is None
-            and self.settings_match(cell)
-        )
+        if not self.has_run(cell) or self.damage(cell):
+            return False
+        return not self.setting_differences(cell)
 
     def damage(self, cell: Cell) -> str | None:
         """Return which file of a finished run cannot be read, and the cure."""
         if not self.has_run(cell):
             return None
         try:
-            for name in ("config.json", "summary.json"):
-                self._read_run_file(cell, name)
-            self._read_rounds(cell)
+            self._read(cell, "config.json", _read_object)
+            self._read(cell, "summary.json", _read_object)
+            self._read(cell, "metrics.jsonl", read_records)
         except ConfigError as problem:
             return str(problem)
         return None
 
     def summary(self, cell: Cell) -> dict[str, Any] | None:
         """Return ``summary.json`` of a finished cell."""
-        return self._read_if_finished(cell, "summary.json")
+        finished = self.status(cell) == "finished"
+        return self._read(cell, "summary.json", _read_object) if finished else None
 
     def config(self, cell: Cell) -> dict[str, Any] | None:
         """Return ``config.json`` of a finished cell."""
-        return self._read_if_finished(cell, "config.json")
+        finished = self.status(cell) == "finished"
+        return self._read(cell, "config.json", _read_object) if finished else None
 
     def rounds(self, cell: Cell) -> list[RoundRecord]:
         """Return the rounds of a finished cell; of any other none."""
-        return self._read_rounds(cell) if self.status(cell) == "finished" else []
+        finished = self.status(cell) == "finished"
+        return self._read(cell, "metrics.jsonl", read_records) if finished else []
 
     def failure_reason(self, cell: Cell) -> str | None:
         """Return why the last attempt at a cell failed, if it did."""
         if self.status(cell) != "failed":
             return None
         file = self.failure_file(cell)
-        return str(_read_json(file, f"delete {file}").get("reason", "not known"))
-
-    def settings_match(self, cell: Cell) -> bool:
-        """Tell whether the run in the cell's directory has the cell's settings."""
-        return not self.setting_differences(cell)
+        failure = _read_file(file, _read_object, f"delete {file}")
+        return str(failure.get("reason", "not known"))
 
     def setting_differences(self, cell: Cell) -> list[str]:
         """Return where the settings of a run differ from its cell's, key by key."""
-        config = self._read_run_file(cell, "config.json")
+        config = self._read(cell, "config.json", _read_object)
         actual = {"nodes": config.get("nodes"), **config.get("run-config", {})}
         wanted = {"nodes": cell.nodes, **cell.run_config}
         absent = "not there"
@@ -177,31 +151,17 @@ class GridResults:
             if key not in KEYS_WITHOUT_EFFECT and actual.get(key) != wanted.get(key)
         ]
 
-    def _read_if_finished(self, cell: Cell, name: str) -> dict[str, Any] | None:
-        finished = self.status(cell) == "finished"
-        return self._read_run_file(cell, name) if finished else None
-
-    def _read_run_file(self, cell: Cell, name: str) -> dict[str, Any]:
+    def _read(self, cell: Cell, name: str, read: Callable[[Path], Content]) -> Content:
         directory = self.run_directory(cell)
-        return _read_json(directory / name, _cure_for_damage(directory))
-
-    def _read_rounds(self, cell: Cell) -> list[RoundRecord]:
-        directory = self.run_directory(cell)
-        file = directory / "metrics.jsonl"
-        try:
-            return read_records(file)
-        except (OSError, ValueError) as problem:
-            raise _unreadable(file, problem, _cure_for_damage(directory)) from problem
+        cure = "run the grid again, which keeps the damaged cell aside, or delete the"
+        return _read_file(directory / name, read, f"{cure} folder {directory}")
 
 
 def write_grid(results: GridResults) -> None:
     """Write ``grid.json``."""
-    cells = [
-        {name.replace("_", "-"): value for name, value in vars(cell).items()}
-        for cell in results.cells
-    ]
     (results.folder / CELLS).mkdir(parents=True, exist_ok=True)
-    write_json(results.folder / GRID_FILE, {**vars(results.spec), "cells": cells})
+    content = {**_to_json(results.spec), "cells": list(map(_to_json, results.cells))}
+    write_json(results.folder / GRID_FILE, content)
 
 
 def has_grid(folder: Path) -> bool:
@@ -210,13 +170,7 @@ def has_grid(folder: Path) -> bool:
 
 
 def read_results(folder: Path) -> GridResults:
-    """Read a results folder.
-
-    Raises
-    ------
-    ConfigError
-        If the folder holds no ``grid.json``, or a damaged one.
-    """
+    """Read a results folder; ConfigError if its ``grid.json`` is missing or damaged."""
     file = folder / GRID_FILE
     if not has_grid(folder):
         raise ConfigError(
@@ -224,43 +178,35 @@ def read_results(folder: Path) -> GridResults:
             "one with python -m flfa_app.experiments run GRID"
         )
     cure = f"delete {file} and run the grid again, with --seeds for further seeds"
-    content = _read_json(file, cure)
+    content = _read_file(file, _read_object, cure)
     try:
-        cells = [
-            Cell(
-                id=cell["id"],
-                axes=cell["axes"],
-                seed=cell["seed"],
-                nodes=cell["nodes"],
-                run_config=cell["run-config"],
-            )
-            for cell in content["cells"]
-        ]
-        keys = ("title", "table", "metric", "seeds", "axes", "columns")
-        spec = GridSpec(**{key: content[key] for key in keys})
+        cells = [_from_json(Cell, cell) for cell in content["cells"]]
+        return GridResults(folder, _from_json(GridSpec, content), cells)
     except KeyError as missing:
         raise ConfigError(f"{file} has no {missing.args[0]!r}; {cure}") from missing
-    return GridResults(folder, spec, cells)
 
 
-def _read_json(file: Path, cure: str) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_text("utf-8"))
-        if not isinstance(content, dict):
-            raise ValueError("it holds no JSON object")
-    except (OSError, ValueError) as problem:
-        raise _unreadable(file, problem, cure) from problem
+def _to_json(item: Cell | GridSpec) -> dict[str, Any]:
+    return {name.replace("_", "-"): value for name, value in vars(item).items()}
+
+
+def _from_json(kind: type[Item], content: Mapping[str, Any]) -> Item:
+    names = [field.name for field in fields(kind)]
+    return kind(**{name: content[name.replace("_", "-")] for name in names})
+
+
+def _read_object(file: Path) -> dict[str, Any]:
+    content = json.loads(file.read_text("utf-8"))
+    if not isinstance(content, dict):
+        raise ValueError("it holds no JSON object")
     return content
 
 
-def _unreadable(file: Path, problem: Exception, cure: str) -> ConfigError:
-    # str() of an OSError would repeat the file name.
-    reason = getattr(problem, "strerror", None) or problem
-    return ConfigError(f"{file} cannot be read: {reason}; {cure}")
-
-
-def _cure_for_damage(directory: Path) -> str:
-    return (
-        "run the grid again, which keeps the damaged cell aside, or delete the folder "
-        f"{directory}"
-    )
+def _read_file(file: Path, read: Callable[[Path], Content], cure: str) -> Content:
+    """Read a file; turn an error into one that names the file and the cure."""
+    try:
+        return read(file)
+    except (OSError, ValueError) as problem:
+        # str() of an OSError would repeat the file name.
+        reason = getattr(problem, "strerror", None) or problem
+        raise ConfigError(f"{file} cannot be read: {reason}; {cure}") from problem

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 from flfa_app.data.sources import DATASETS
 from flfa_app.experiments.store import Cell, GridResults
 
-__all__ = ["TimeEstimate", "Workload", "estimate_cell", "measure_rounds"]
-
 # Everything beside the rounds, with two cells at a time on two cores: the cells of
 # quick.toml took 17.7 s each, 4.2 s of it in rounds (2026-11-17, a busy machine).
 START_SECONDS = 14.0
@@ -23,8 +21,7 @@ EVALUATION_SHARE = 1 / 3
 WORKLOAD_KEYS = ["dataset", "model", "algorithm", "local-epochs"]
 WORKLOAD_KEYS += ["fraction-train", "train-fraction"]
 
-Workload = tuple[Any, ...]
-"""The values of :data:`WORKLOAD_KEYS`."""
+Workload = tuple[Any, ...]  # the values of WORKLOAD_KEYS
 
 
 class TimeEstimate(NamedTuple):
@@ -53,35 +50,24 @@ def estimate_cell(
     """Return how long a cell may take.
 
     Rounds of the same workload are as long as in finished cells. Without any, the
-    estimate is the number of images trained and evaluated on, times the seconds of
-    one. The server evaluates during the next round's training, but on the same cores.
+    estimate is the expected number of images trained and evaluated on, times the
+    seconds of one. The server evaluates during the next round's training, but on the
+    same cores.
     """
     keys = cell.run_config
     rounds = keys["num-server-rounds"]
     if _workload(cell) in measured:
         return TimeEstimate(measured[_workload(cell)] * rounds, measured=True)
-    trained, test_images = _trained_images(cell), DATASETS[keys["dataset"]].test_images
-    if keys["model"] not in IMAGE_SECONDS or trained is None or test_images is None:
+    dataset, image_seconds = DATASETS[keys["dataset"]], IMAGE_SECONDS.get(keys["model"])
+    if not (image_seconds and dataset.train_images and dataset.test_images):
         return TimeEstimate(None, measured=False)
-    evaluated = test_images / keys["evaluate-every"]
-    images = rounds * (trained + evaluated * EVALUATION_SHARE)
-    seconds = images * IMAGE_SECONDS[keys["model"]] / workers
-    return TimeEstimate(START_SECONDS + seconds, measured=False)
-
-
-def _trained_images(cell: Cell) -> float | None:
-    """Return the expected training images of a round, over all clients and epochs.
-
-    None for a data set of unknown size.
-    """
-    keys = cell.run_config
-    train_images = DATASETS[keys["dataset"]].train_images
-    if train_images is None:
-        return None
-    images = train_images * keys["train-fraction"]
     participants = max(keys["min-train-nodes"], keys["fraction-train"] * cell.nodes)
-    share = min(1.0, participants / cell.nodes)
-    return float(images * share * keys["local-epochs"])
+    share = min(1.0, participants / cell.nodes) * keys["train-fraction"]
+    trained = dataset.train_images * share * keys["local-epochs"]
+    evaluated = dataset.test_images / keys["evaluate-every"]
+    images = rounds * (trained + evaluated * EVALUATION_SHARE)
+    seconds = START_SECONDS + images * image_seconds / workers
+    return TimeEstimate(seconds, measured=False)
 
 
 def _workload(cell: Cell) -> Workload:

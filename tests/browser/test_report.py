@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,9 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
-from flfa_app.experiments.report.page import write_report
-from flfa_app.experiments.store import Cell
-from tests.results_folder import AXES, finish_all, make_grid
+from flfa_app.experiments.report.page import render_report
+from flfa_app.experiments.store import Cell, GridResults
+from tests.results_folder import AXES, finish_all, finish_cell, make_grid
 from tests.system_packages import find_program
 
 pytestmark = [pytest.mark.browser, pytest.mark.needs("chromium", "chromedriver")]
@@ -51,9 +52,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
         return 0.5 + 0.01 * cell.seed + 0.02 * (cell.axes["flfa"] == "lowest")
 
     finish_all(results, score, auc=0.9)
-    path: Path = folder / "report.html"
-    write_report(results, path)
-    return path.as_uri()
+    return write_report(results)
 
 
 @pytest.fixture
@@ -61,6 +60,13 @@ def page(browser: webdriver.Chrome, address: str) -> webdriver.Chrome:
     set_screen(browser, 1280, 900)
     browser.get(address)
     return browser
+
+
+def write_report(results: GridResults) -> str:
+    """Write a report; return its address."""
+    path: Path = results.folder / "report.html"
+    path.write_text(render_report(results, date(2026, 1, 2)), encoding="utf-8")
+    return path.as_uri()
 
 
 def set_screen(browser: webdriver.Chrome, width: int, height: int) -> None:
@@ -199,11 +205,27 @@ def test_long_labels_do_not_widen_a_phone(
     }
     results = make_grid(tmp_path, axes, seeds=(0, 1))
     finish_all(results, lambda cell: 0.5, auc=0.9)
-    write_report(results, tmp_path / "report.html")
-    browser.get((tmp_path / "report.html").as_uri())
+    browser.get(write_report(results))
     assert page_width(browser, 360) <= 360
     label = "FedAvg + FLFA (lowest), partition dirichlet-0.1, local-epochs 5"
     assert label in visible_texts(browser, ".key")
+
+
+def test_labels_of_small_numbers_are_not_cut_off(
+    browser: webdriver.Chrome, tmp_path: Path
+) -> None:
+    """The drift reduction is -0.0004, the accuracy 50 %."""
+    results = make_grid(tmp_path, seeds=(0,))
+    for cell in results.cells:
+        with_flfa = cell.axes["flfa"] == "lowest"
+        finish_cell(results, cell, drift=0.0005 if with_flfa else 0.0001)
+    browser.get(write_report(results))
+    starts = browser.execute_script(
+        "return [...document.querySelectorAll('figure svg text.end')]"
+        ".map(label => [label.textContent, label.getBBox().x])"
+    )
+    assert "-0.0004" in dict(starts)
+    assert [label for label, x in starts if x < 0] == []
 
 
 def test_the_page_without_javascript(browser: webdriver.Chrome, address: str) -> None:

@@ -27,7 +27,7 @@ def test_real_runs_have_all_that_is_shown(tmp_path: Path) -> None:
         runs = tmp_path / "runs"
         run = run_app(runs, {**cell.run_config, "output-dir": str(runs)})
         run.rename(results.run_directory(cell))
-        assert results.settings_match(cell)
+        assert results.setting_differences(cell) == []
         summary = results.summary(cell)
         assert summary is not None
         scores[cell.axes["flfa"]] = 100 * summary["score"]

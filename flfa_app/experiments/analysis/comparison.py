@@ -1,19 +1,13 @@
-"""Compares the runs of a grid: means over seeds and differences to baselines."""
+"""Compares the runs of a grid: means over seeds and differences to baselines.
+
+The result does not depend on the format of the tables.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from flfa_app.experiments.analysis.comparison_table import (
-    DECIMALS,
-    AverageGain,
-    AverageRow,
-    ComparisonTable,
-    ResultRow,
-    TableColumn,
-    TableEntry,
-)
 from flfa_app.experiments.analysis.paper import Published, paper_number
 from flfa_app.experiments.analysis.quantities import Quantity, list_quantities
 from flfa_app.experiments.analysis.row_layout import (
@@ -23,104 +17,164 @@ from flfa_app.experiments.analysis.row_layout import (
     row_label,
 )
 from flfa_app.experiments.analysis.statistics import (
+    PairedDifference,
+    SampleStatistics,
     paired_difference,
     sample_statistics,
 )
 from flfa_app.experiments.store import Cell, CellStatus, GridResults, GridSpec
 
-__all__ = ["compare_runs"]
+DECIMALS = 2
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """A value of the column axis, and the part if the quantity has parts."""
+
+    value: str
+    part: str
+    label: str
+
+
+@dataclass(frozen=True)
+class TableEntry:
+    """The numbers of one row and column over all seeds, and its lists of seeds.
+
+    Seeds ``without_number`` are finished but lack this number. Those with
+    ``other_settings`` than the grid has count nevertheless. ``paper`` is None if there
+    is no published number, or if the paper's runs differ in
+    ``paper_differing_keys``. The differences are those to the baseline.
+    """
+
+    values: dict[int, float]
+    seeds: list[int]
+    failed: list[int]
+    missing: list[int]
+    without_number: list[int]
+    other_settings: list[int]
+    statistics: SampleStatistics | None
+    paper: Published | None
+    paper_differing_keys: tuple[str, ...] = ()
+    is_best: bool = False
+    baseline_other_settings: tuple[int, ...] = ()
+    difference: PairedDifference | None = None
+    paper_difference: float | None = None
+
+
+@dataclass(frozen=True)
+class ResultRow:
+    """A row and its entries; columns for which the grid has no run are absent."""
+
+    layout: RowLayout
+    entries: dict[TableColumn, TableEntry]
+
+
+@dataclass(frozen=True)
+class AverageGain:
+    """The mean difference of a column over the methods; ``count`` of them have one."""
+
+    mean: float | None
+    count: int
+    methods: int
+    paper: Published | None
+
+
+@dataclass(frozen=True)
+class AverageRow:
+    """The average gains of rows that differ only in their method."""
+
+    label: str
+    axes: dict[str, str]
+    gains: dict[TableColumn, AverageGain]
+
+
+@dataclass(frozen=True)
+class ComparisonTable:
+    """One quantity of all runs."""
+
+    quantity: Quantity
+    columns: list[TableColumn]
+    rows: list[ResultRow]
+    averages: list[AverageRow]
 
 
 def compare_runs(results: GridResults) -> list[ComparisonTable]:
     """Return a table for each quantity: the grid's metric first, relative time last."""
-    status = {cell.id: results.status(cell) for cell in results.cells}
-    other_settings = {
-        cell.id
-        for cell in results.cells
-        if status[cell.id] == "finished" and not results.settings_match(cell)
-    }
-    layouts = layout_rows(results)
-    return [
-        _compare_quantity(results.spec, layouts, quantity, status, other_settings)
-        for quantity in list_quantities(results)
-    ]
+    comparer = _Comparer(results)
+    return [comparer.compare(quantity) for quantity in list_quantities(results)]
 
 
-def _compare_quantity(
-    spec: GridSpec,
-    layouts: Sequence[RowLayout],
-    quantity: Quantity,
-    status: Mapping[str, CellStatus],
-    other_settings: Collection[str],
-) -> ComparisonTable:
-    columns = _make_columns(spec, layouts, quantity)
-    rows = [
-        ResultRow(
-            layout,
-            {
-                column: _make_entry(
-                    spec, cells, column, quantity, status, other_settings
-                )
-                for column in columns
-                if (cells := layout.cells.get(column.value))
-            },
+class _Comparer:
+    def __init__(self, results: GridResults) -> None:
+        self.spec = results.spec
+        self.layouts = layout_rows(results)
+        self.status = {cell.id: results.status(cell) for cell in results.cells}
+        self.other_settings = {
+            cell.id
+            for cell in results.cells
+            if self.status[cell.id] == "finished" and results.setting_differences(cell)
+        }
+
+    def compare(self, quantity: Quantity) -> ComparisonTable:
+        columns = self._columns(quantity)
+        rows = [
+            ResultRow(
+                layout,
+                {
+                    column: self._entry(cells, column, quantity)
+                    for column in columns
+                    if (cells := layout.cells.get(column.value))
+                },
+            )
+            for layout in self.layouts
+        ]
+        if not quantity.higher_is_better:
+            return ComparisonTable(quantity, columns, rows, [])
+        rows = [_compare_in_group(row, rows) for row in rows]
+        return ComparisonTable(quantity, columns, rows, _average_rows(self.spec, rows))
+
+    def _columns(self, quantity: Quantity) -> list[TableColumn]:
+        """Return the columns; a quantity with parts has one for each part of a run."""
+        columns = []
+        for value in self.spec.axes[self.spec.columns]:
+            cells = [cell for row in self.layouts for cell in row.cells.get(value, [])]
+            parts = dict.fromkeys(part for c in cells for part in quantity.numbers(c))
+            named_parts = [part for part in parts if part]
+            if quantity.by_part and not named_parts:
+                continue
+            columns += [(value, part) for part in named_parts or [""]]
+        several_values = len({value for value, _ in columns}) > 1
+
+        def label(value: str, part: str) -> str:
+            if not part:
+                return display_name(value)
+            return f"{display_name(value)}, {part}" if several_values else part
+
+        return [TableColumn(value, part, label(value, part)) for value, part in columns]
+
+    def _entry(
+        self, cells: Sequence[Cell], column: TableColumn, quantity: Quantity
+    ) -> TableEntry:
+        numbers = {cell.seed: quantity.numbers(cell).get(column.part) for cell in cells}
+        values = {seed: x for seed, x in numbers.items() if x is not None}
+
+        def seeds_with(wanted: CellStatus) -> list[int]:
+            return [cell.seed for cell in cells if self.status[cell.id] == wanted]
+
+        paper, differing_keys = paper_number(
+            self.spec.table, quantity.paper_quantity, cells[0], column.part
         )
-        for layout in layouts
-    ]
-    if not quantity.higher_is_better:
-        return ComparisonTable(quantity, columns, rows, [])
-    rows = [_compare_in_group(row, rows) for row in rows]
-    return ComparisonTable(quantity, columns, rows, _average_rows(spec, rows))
-
-
-def _make_columns(
-    spec: GridSpec, layouts: Sequence[RowLayout], quantity: Quantity
-) -> list[TableColumn]:
-    """Return the columns; a quantity with parts has one for each part of any run."""
-    columns = []
-    for value in spec.axes[spec.columns]:
-        cells = [cell for row in layouts for cell in row.cells.get(value, [])]
-        parts = dict.fromkeys(part for c in cells for part in quantity.numbers(c))
-        named_parts = [part for part in parts if part]
-        if quantity.by_part and not named_parts:
-            continue
-        columns += [(value, part) for part in named_parts or [""]]
-    several_values = len({value for value, _ in columns}) > 1
-
-    def label(value: str, part: str) -> str:
-        if not part:
-            return display_name(value)
-        return f"{display_name(value)}, {part}" if several_values else part
-
-    return [TableColumn(value, part, label(value, part)) for value, part in columns]
-
-
-def _make_entry(
-    spec: GridSpec,
-    cells: Sequence[Cell],
-    column: TableColumn,
-    quantity: Quantity,
-    status: Mapping[str, CellStatus],
-    other_settings: Collection[str],
-) -> TableEntry:
-    numbers = {cell.seed: quantity.numbers(cell).get(column.part) for cell in cells}
-    values = {seed: number for seed, number in numbers.items() if number is not None}
-
-    def seeds_with(wanted: CellStatus) -> list[int]:
-        return [cell.seed for cell in cells if status[cell.id] == wanted]
-
-    paper = paper_number(spec.table, quantity.paper_quantity, cells[0], column.part)
-    return TableEntry(
-        values=values,
-        seeds=list(numbers),
-        failed=seeds_with("failed"),
-        missing=seeds_with("missing"),
-        without_number=[s for s in seeds_with("finished") if s not in values],
-        other_settings=[cell.seed for cell in cells if cell.id in other_settings],
-        statistics=sample_statistics(values.values()),
-        paper=paper.number,
-        paper_differing_keys=paper.differing_keys,
-    )
+        return TableEntry(
+            values=values,
+            seeds=list(numbers),
+            failed=seeds_with("failed"),
+            missing=seeds_with("missing"),
+            without_number=[s for s in seeds_with("finished") if s not in values],
+            other_settings=[c.seed for c in cells if c.id in self.other_settings],
+            statistics=sample_statistics(values.values()),
+            paper=paper,
+            paper_differing_keys=differing_keys,
+        )
 
 
 def _compare_in_group(row: ResultRow, table: Sequence[ResultRow]) -> ResultRow:
@@ -141,24 +195,20 @@ def _compare_in_group(row: ResultRow, table: Sequence[ResultRow]) -> ResultRow:
         )
         entries[column] = replace(entry, is_best=is_best)
         if row is not baseline and (base := baseline.entries.get(column)):
+            paper_difference = None
+            if isinstance(entry.paper, float) and isinstance(base.paper, float):
+                paper_difference = entry.paper - base.paper
             entries[column] = replace(
                 entries[column],
                 baseline_other_settings=tuple(base.other_settings),
                 difference=paired_difference(entry.values, base.values),
-                paper_difference=_paper_difference(entry.paper, base.paper),
+                paper_difference=paper_difference,
             )
     return ResultRow(row.layout, entries)
 
 
-def _paper_difference(
-    number: Published | None, baseline: Published | None
-) -> float | None:
-    if isinstance(number, float) and isinstance(baseline, float):
-        return number - baseline
-    return None
-
-
 def _average_rows(spec: GridSpec, table: Sequence[ResultRow]) -> list[AverageRow]:
+    """Return the average gains over methods, for variants with several methods."""
     variants: dict[tuple[tuple[str, str], ...], list[ResultRow]] = {}
     for row in table:
         if row.layout.baseline:
@@ -174,19 +224,16 @@ def _average_rows(spec: GridSpec, table: Sequence[ResultRow]) -> list[AverageRow
 def _average_gains(
     spec: GridSpec, rows: Sequence[ResultRow]
 ) -> dict[TableColumn, AverageGain]:
-    """Return the mean difference of each column over rows of different methods."""
     gains = {}
     for column in dict.fromkeys(column for row in rows for column in row.entries):
         with_column = [row for row in rows if column in row.entries]
-        entries = [row.entries[column] for row in with_column]
-        statistics = sample_statistics(
-            [entry.difference.mean for entry in entries if entry.difference]
-        )
+        differences = [row.entries[column].difference for row in with_column]
+        statistics = sample_statistics([x.mean for x in differences if x])
         cell = with_column[0].layout.cells[column.value][0]
         gains[column] = AverageGain(
             mean=statistics.mean if statistics else None,
             count=statistics.count if statistics else 0,
-            methods=len(entries),
+            methods=len(differences),
             paper=paper_number(spec.table, "average-gain", cell).number,
         )
     return gains

@@ -11,16 +11,6 @@ from typing import Any, NamedTuple
 from flfa_app.errors import ConfigError
 from flfa_app.experiments.store import Cell
 
-__all__ = [
-    "NOT_CONVERGED",
-    "PaperNumber",
-    "Published",
-    "differing_keys",
-    "paper_number",
-    "paper_tables",
-    "published_numbers",
-]
-
 NUMBERS_FILE = Path(__file__).with_name("paper_numbers.toml")
 NOT_CONVERGED = "-"
 # Value of `flfa` in the file that stands for every rule but "none".
@@ -58,8 +48,7 @@ TABLE_SETTINGS: dict[str, dict[str, Any]] = {
     "participation005": {"fraction-train": 0.05},
 }
 
-Published = float | str
-"""A number in the paper's units, or :data:`NOT_CONVERGED`."""
+Published = float | str  # a number in the paper's units, or NOT_CONVERGED
 
 
 def paper_tables() -> list[str]:
@@ -70,40 +59,26 @@ def paper_tables() -> list[str]:
 def published_numbers(
     table: str, quantity: str, run_config: Mapping[str, Any]
 ) -> Mapping[str, Published]:
-    """Return the numbers that the paper has for runs with these settings.
+    """Return the numbers that the paper has for runs with these settings, if any.
 
-    Parameters
-    ----------
-    table : str
-        Key of a table; "" for a grid that reproduces none.
-    quantity : str
-        ``accuracy``, ``time``, ``average-gain`` (by data set), ``extra-accuracy`` (by
-        extra test set) or ``selection-frequency`` (by block of the model).
-    run_config : Mapping[str, Any]
-        Settings. Only keys that distinguish the lines of the table are compared.
-
-    Returns
-    -------
-    Mapping[str, float | str]
-        Numbers by data set, test set or block; empty if the paper has none.
+    They are by data set for ``accuracy``, ``time`` and ``average-gain``, by test set
+    for ``extra-accuracy``, by block of the model for ``selection-frequency``. Only keys
+    that distinguish the lines of the table are compared. A grid that reproduces no
+    table has the table "".
     """
-    if not table:
-        return {}
-    if table not in _read_numbers():
+    lines = _read_numbers().get(table)
+    if lines is None and table:
         raise ConfigError(
             f"table is {table!r}; the paper's tables are {', '.join(paper_tables())}"
         )
-    for line in _read_numbers()[table]:
+    for line in lines or []:
         if quantity in line and _applies_to(line["when"], run_config):
             return dict(line[quantity])
     return {}
 
 
 class PaperNumber(NamedTuple):
-    """The published number for a run.
-
-    If settings differ, ``number`` is None and ``differing_keys`` names them.
-    """
+    """The published number for a run; None if settings differ, and which they are."""
 
     number: Published | None
     differing_keys: tuple[str, ...] = ()
@@ -144,9 +119,8 @@ def differing_keys(table: str, cell: Cell) -> list[str]:
 
 def _applies_to(when: Mapping[str, Any], run_config: Mapping[str, Any]) -> bool:
     return all(
-        run_config[key] != "none"
-        if key == "flfa" and value == ANY_RULE
-        else run_config[key] == value
+        run_config[key] == value
+        or ((key, value) == ("flfa", ANY_RULE) and run_config[key] != "none")
         for key, value in when.items()
     )
 

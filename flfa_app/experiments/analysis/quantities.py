@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 from flfa_app.config import KEYS
 from flfa_app.experiments.store import Cell, GridResults
 from flfa_app.results.metrics import METRICS, MetricSpec
 from flfa_app.results.round_metrics import relative_time
-
-__all__ = ["FLFA_KEYS", "Quantity", "list_quantities", "settings_without"]
 
 # Keys in which a run with FLFA may differ from its baseline.
 FLFA_KEYS = frozenset(name for name, key in KEYS.items() if key.flfa_only)
@@ -23,41 +21,27 @@ TIME_NOTE = (
     "not comparable with it."
 )
 
-# Numbers of a run by part; a quantity without parts has the single part "".
+# By part; a quantity without parts has the single part "".
 PartNumbers = Mapping[str, float | None]
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number of each run, or one for each part of it.
+    """A number of each run, or one for each part of it (test set, block of the model).
 
-    Attributes
-    ----------
-    key : str
-        Key of ``summary.json``, or ``time``.
-    title : str
-        Heading of its table, with the unit.
-    by_part : bool
-        A run has a number for each part (test set, block of the model).
-    higher_is_better : bool
-        The table marks the best number and shows differences.
-    label : str
-        Short name, for the report's filter.
-    paper_quantity : str
-        Name of the quantity in the paper's tables.
-    numbers : Callable[[Cell], PartNumbers]
-        The numbers of a run in the table's unit; None or absent if it has none.
-    note : str
-        Explanation in the table's legend.
+    ``key`` is that of ``summary.json``, or ``time``; ``title`` has the unit, ``label``
+    is short, for the report's filter. ``numbers`` returns those of a run in the table's
+    unit, None where it has none. If ``higher_is_better``, the table marks the best
+    number and shows differences.
     """
 
     key: str
     title: str
-    by_part: bool
-    higher_is_better: bool
     label: str
     paper_quantity: str
     numbers: Callable[[Cell], PartNumbers]
+    by_part: bool = False
+    higher_is_better: bool = False
     note: str = ""
 
 
@@ -77,20 +61,13 @@ def list_quantities(results: GridResults) -> list[Quantity]:
         and any((summary or {}).get(spec.key) for summary in summaries.values())
     ]
     quantities = [_from_summaries(spec, summaries) for spec in (metric, *further)]
-    times = _relative_times(results)
-    if times:
-        quantities.append(
-            Quantity(
-                key="time",
-                title="Time a round, relative to FedAvg without FLFA",
-                by_part=False,
-                higher_is_better=False,
-                label="time",
-                paper_quantity="time",
-                numbers=lambda cell: {"": times.get(cell.id)},
-                note=TIME_NOTE,
-            )
-        )
+    if times := _relative_times(results):
+
+        def time(cell: Cell) -> PartNumbers:
+            return {"": times.get(cell.id)}
+
+        title = "Time a round, relative to FedAvg without FLFA"
+        quantities.append(Quantity("time", title, "time", "time", time, note=TIME_NOTE))
     return quantities
 
 
@@ -101,18 +78,18 @@ def _from_summaries(spec: MetricSpec, summaries: Mapping[str, Any]) -> Quantity:
         value = (summaries[cell.id] or {}).get(spec.key)
         parts = value if isinstance(value, Mapping) else {"": value}
         return {
-            part: scale * number if _is_number(number) else None
-            for part, number in parts.items()
+            part: scale * x if isinstance(x, int | float) and math.isfinite(x) else None
+            for part, x in parts.items()
         }
 
     return Quantity(
         key=spec.key,
         title=spec.title + (", in %" if spec.percent else ""),
-        by_part=spec.by_part,
-        higher_is_better=spec.higher_is_better,
         label=spec.label or spec.key,
         paper_quantity=spec.paper_name or spec.key,
         numbers=numbers,
+        by_part=spec.by_part,
+        higher_is_better=spec.higher_is_better,
     )
 
 
@@ -145,7 +122,3 @@ def settings_without(cell: Cell, keys: frozenset[str]) -> str:
     """Return all settings of a cell except some keys, as a text to compare."""
     settings = {k: v for k, v in cell.run_config.items() if k not in keys}
     return repr((cell.nodes, sorted(settings.items())))
-
-
-def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and math.isfinite(value)

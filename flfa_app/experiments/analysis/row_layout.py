@@ -10,33 +10,21 @@ from flfa_app.experiments.analysis.quantities import FLFA_KEYS, settings_without
 from flfa_app.experiments.store import Cell, GridResults, GridSpec
 from flfa_app.methods import ALGORITHMS
 
-__all__ = ["RowLayout", "display_name", "layout_rows", "row_label"]
-
 DISPLAY_NAMES = {
     **{name: method.display_name for name, method in ALGORITHMS.items()},
     **{name: source.display_name for name, source in DATASETS.items()},
 }
 
+# The cells of a row by value of the column axis; in a list only the seed differs.
 ColumnCells = dict[str, list[Cell]]
-"""The cells of a row by value of the column axis; in a list only the seed differs."""
 
 
 @dataclass(frozen=True)
 class RowLayout:
-    """The runs of one row, which have the same values on all axes but the columns'.
+    """The runs of one row, with their common values on all axes but the columns'.
 
-    Attributes
-    ----------
-    label : str
-        Name of the row.
-    axes : dict[str, str]
-        Values on all axes but the columns'.
-    group : int
-        Number of the group: a baseline and all rows compared with it.
-    baseline : RowLayout | None
-        The row it is compared with, the method without FLFA; None if it is one itself.
-    cells : dict[str, list[Cell]]
-        Runs by value of the column axis.
+    A group is a baseline (the method without FLFA) and all rows compared with it. The
+    baseline itself has None as ``baseline``.
     """
 
     label: str
@@ -55,21 +43,19 @@ def layout_rows(results: GridResults) -> list[RowLayout]:
         columns = by_axes.setdefault(tuple(cell.axes[axis] for axis in row_axes), {})
         columns.setdefault(cell.axes[spec.columns], []).append(cell)
     groups: list[list[ColumnCells]] = []
-    group_of_settings: dict[str, int] = {}
+    group_of_settings: dict[str, list[ColumnCells]] = {}
     for columns in by_axes.values():
         # Rows of a group share all settings except FLFA's.
         settings = [
             settings_without(cells[0], FLFA_KEYS | {"seed"})
             for cells in columns.values()
         ]
-        group = next(
-            (group_of_settings[x] for x in settings if x in group_of_settings),
-            len(groups),
-        )
-        if group == len(groups):
-            groups.append([])
-        groups[group].append(columns)
-        group_of_settings.update(dict.fromkeys(settings, group))
+        known = [group_of_settings[x] for x in settings if x in group_of_settings]
+        group = known[0] if known else []
+        if not known:
+            groups.append(group)
+        group.append(columns)
+        group_of_settings |= dict.fromkeys(settings, group)
     return [
         row
         for number, members in enumerate(groups)

@@ -8,13 +8,6 @@ from dataclasses import dataclass
 
 from scipy import stats
 
-__all__ = [
-    "PairedDifference",
-    "SampleStatistics",
-    "paired_difference",
-    "sample_statistics",
-]
-
 CONFIDENCE = 0.95
 
 
@@ -68,6 +61,5 @@ def paired_difference(
     # stats.t.interval would be nan for a deviation of 0.
     quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, sample.count - 1))
     half = quantile * sample.deviation / math.sqrt(sample.count)
-    return PairedDifference(
-        sample.mean, sample.mean - half, sample.mean + half, sample.count
-    )
+    mean, count = sample.mean, sample.count
+    return PairedDifference(mean, mean - half, mean + half, count)

@@ -18,23 +18,11 @@ from matplotlib.image import imsave
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-__all__ = [
-    "LINE_STYLES",
-    "Bar",
-    "Curve",
-    "CurvePoint",
-    "bar_chart",
-    "heat_map",
-    "histogram",
-    "line_chart",
-]
-
 WIDTH, HEIGHT = 320, 190
 LEFT, RIGHT, TOP, BOTTOM = 44, 14, 8, 34
 LINE_STYLES = 8  # line styles that the style sheet has
 
-CurvePoint = tuple[float, float, float]
-"""A mean, and the lower and upper end of its band."""
+CurvePoint = tuple[float, float, float]  # a mean, and both ends of its band
 
 
 @dataclass(frozen=True)
@@ -68,30 +56,22 @@ def line_chart(
     zero_line: bool = False,
     scale_points: Collection[CurvePoint] = (),
 ) -> str:
-    """Draw curves over rounds.
+    """Draw curves over rounds, with at least one point in all.
 
-    Parameters
-    ----------
-    curves : Sequence[Curve]
-        At least one point in all.
-    title, unit : str
-        Description of the chart, and unit of the y axis.
-    zero_line : bool
-        Include 0 in the scale, and mark it with a thin line.
-    scale_points : Collection[tuple[float, float, float]]
-        Points to include in the scale without drawing them. Charts with the same ones
-        have the same scale.
+    A ``zero_line`` is thin and makes 0 part of the scale. ``scale_points`` are not
+    drawn, but part of the scale: charts with the same ones have the same scale.
     """
     points = [*scale_points, *(p for curve in curves for p in curve.points.values())]
     rounds = [number for curve in curves for number in curve.points]
-    x = _Scale(min(rounds), max(rounds), LEFT, WIDTH - RIGHT)
     zeros = [0.0] * zero_line
     lowest = min([*(low for _, low, _ in points), *zeros])
     highest = max([*(high for _, _, high in points), *zeros])
     y = _Scale(lowest, highest, HEIGHT - BOTTOM, TOP)
-    parts = [_y_axis(y, unit), _x_axis(x, "round", integer=True)]
+    left, y_axis = _y_axis(y, unit)
+    x = _Scale(min(rounds), max(rounds), left, WIDTH - RIGHT)
+    parts = [y_axis, _x_axis(x, "round", integer=True)]
     if zero_line:
-        parts.append(f'<path class="zero" d="M{LEFT} {y(0):.1f}H{WIDTH - RIGHT}"/>')
+        parts.append(f'<path class="zero" d="M{left} {y(0):.1f}H{WIDTH - RIGHT}"/>')
     parts += [_draw_curve(curve, x, y) for curve in curves]
     return _svg(WIDTH, HEIGHT, title, parts)
 
@@ -127,15 +107,14 @@ def bar_chart(bars: Sequence[Bar], *, title: str) -> str:
     parts = []
     for i, bar in enumerate(bars):
         top = 2 + i * row_height
-        parts.append(f'<text x="{left - 5:.0f}" y="{top + 13}" class="end">')
-        parts.append(f"{escape(bar.label)}</text>")
+        parts.append(_text(round(left - 5), top + 13, bar.label, "end"))
         parts.append(_rectangle("bar s1", left, top + 2, x(bar.share) - left, 12))
         text, end = f"{bar.share:.1f}", x(bar.share)
         if bar.paper is not None:
             text += f" (paper {bar.paper:.1f})"
             end = max(end, x(bar.paper))
             parts.append(_rectangle("bar s0", left, top + 15, x(bar.paper) - left, 5))
-        parts.append(f'<text x="{end + 4:.1f}" y="{top + 14}">{text}</text>')
+        parts.append(_text(end + 4, top + 14, text))
     return _svg(WIDTH, height, title, parts)
 
 
@@ -143,13 +122,14 @@ def histogram(
     counts: NDArray[np.int64], edges: NDArray[np.float64], *, title: str
 ) -> str:
     """Draw the number of layers in each bin of their cosines."""
-    x = _Scale(float(edges[0]), float(edges[-1]), LEFT, WIDTH - RIGHT)
     y = _Scale(0, float(counts.max()), HEIGHT - BOTTOM, TOP)
-    parts = [_y_axis(y, "layers", integer=True), _x_axis(x, "cosine", integer=False)]
+    left, y_axis = _y_axis(y, "layers", integer=True)
+    x = _Scale(float(edges[0]), float(edges[-1]), left, WIDTH - RIGHT)
+    parts = [y_axis, _x_axis(x, "cosine", integer=False)]
     for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True):
-        left, top = x(float(low)), y(float(count))
-        width, height = x(float(high)) - left - 0.5, HEIGHT - BOTTOM - top
-        parts.append(_rectangle("bar s1", left, top, width, height))
+        start, top = x(float(low)), y(float(count))
+        width, height = x(float(high)) - start - 0.5, HEIGHT - BOTTOM - top
+        parts.append(_rectangle("bar s1", start, top, width, height))
     return _svg(WIDTH, HEIGHT, title, parts)
 
 
@@ -177,10 +157,8 @@ def heat_map(
     ]
     label_every = 1 if row_height > 9 else 2
     for i, layer in list(enumerate(layers))[::label_every]:
-        parts.append(
-            f'<text class="end small" x="{left - 5:.1f}" '
-            f'y="{(i + 0.75) * row_height:.1f}">{escape(_shorten(layer))}</text>'
-        )
+        y = (i + 0.75) * row_height
+        parts.append(_text(left - 5, y, _shorten(layer), "end small"))
     side, inset = max(0.6 * step, min(step, 1.5)), 0.3 * row_height
     boxes = "".join(
         f"M{left + (column + 0.5) * step - side / 2:.1f} {i * row_height + inset:.1f}"
@@ -192,10 +170,8 @@ def heat_map(
     x = _Scale(first_round - 0.5, last_round + 0.5, left, width - RIGHT)
     for tick in _ticks(first_round, last_round, integer=True):
         if first_round <= tick <= last_round:
-            position = f'x="{x(tick):.1f}" y="{height + 13}"'
-            parts.append(f'<text class="middle" {position}>{tick:g}</text>')
-    position = f'x="{(left + width) / 2:.0f}" y="{height + 27}"'
-    parts.append(f'<text class="middle" {position}>round</text>')
+            parts.append(_text(x(tick), height + 13, f"{tick:g}", "middle"))
+    parts.append(_text(round((left + width) / 2), height + 27, "round", "middle"))
     return _svg(width, height + 32, title, parts)
 
 
@@ -219,26 +195,31 @@ def _ticks(low: float, high: float, *, integer: bool) -> list[float]:
     return [float(tick) for tick in ticks if low - slack <= tick <= high + slack]
 
 
-def _y_axis(y: _Scale, unit: str, *, integer: bool = False) -> str:
-    parts = [f'<text x="2" y="{HEIGHT - 4}">{escape(unit)}</text>']
-    for tick in _ticks(y.low, y.high, integer=integer):
-        parts.append(f'<path class="grid" d="M{LEFT} {y(tick):.1f}H{WIDTH - RIGHT}"/>')
-        parts.append(
-            f'<text class="end" x="{LEFT - 5}" y="{y(tick) + 4:.1f}">{tick:g}</text>'
-        )
-    return "".join(parts)
+def _y_axis(y: _Scale, unit: str, *, integer: bool = False) -> tuple[int, str]:
+    """Return the left margin, wide enough for the labels, and the axis."""
+    labels = {tick: f"{tick:g}" for tick in _ticks(y.low, y.high, integer=integer)}
+    # In wide fonts a digit takes 7 units, a sign at most 4.
+    widths = [sum(7 if c.isalnum() else 4 for c in x) for x in labels.values()]
+    left = max([LEFT, *(width + 5 for width in widths)])
+    parts = [_text(2, HEIGHT - 4, unit)]
+    for tick, label in labels.items():
+        parts.append(f'<path class="grid" d="M{left} {y(tick):.1f}H{WIDTH - RIGHT}"/>')
+        parts.append(_text(left - 5, y(tick) + 4, label, "end"))
+    return left, "".join(parts)
 
 
 def _x_axis(x: _Scale, name: str, *, integer: bool) -> str:
-    parts = []
-    for tick in _ticks(x.low, x.high, integer=integer):
-        position = f'x="{x(tick):.1f}" y="{HEIGHT - BOTTOM + 14}"'
-        parts.append(f'<text class="middle" {position}>{tick:g}</text>')
-    middle = (LEFT + WIDTH - RIGHT) / 2
-    parts.append(
-        f'<text class="middle" x="{middle:.0f}" y="{HEIGHT - 4}">{escape(name)}</text>'
-    )
-    return "".join(parts)
+    parts = [
+        _text(x(tick), HEIGHT - BOTTOM + 14, f"{tick:g}", "middle")
+        for tick in _ticks(x.low, x.high, integer=integer)
+    ]
+    middle = round((x.start + WIDTH - RIGHT) / 2)
+    return "".join([*parts, _text(middle, HEIGHT - 4, name, "middle")])
+
+
+def _text(x: float, y: float, text: str, css_class: str = "start") -> str:
+    position = f'x="{x:.1f}" y="{y:.1f}"'
+    return f'<text class="{css_class}" {position}>{escape(text)}</text>'
 
 
 def _rectangle(css_class: str, x: float, y: float, width: float, height: float) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -30,9 +29,7 @@ from flfa_app.experiments.report.table_text import (
     legend_texts,
     text_rows,
 )
-from flfa_app.experiments.store import CellStatus, GridResults, GridSpec
-
-__all__ = ["render_report", "write_report"]
+from flfa_app.experiments.store import GridResults, GridSpec
 
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).with_name("templates")),
@@ -41,11 +38,6 @@ TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-STATUS_NAMES: dict[CellStatus, str] = {
-    "finished": "finished",
-    "failed": "failed",
-    "missing": "not run",
-}
 AXIS_NAMES = {"dataset": "Data set", "method": "Method", "flfa": "FLFA"}
 FIGURES: dict[str, Callable[[FinishedRuns, str], Iterator[Figure]]] = {
     "accuracy": partial(curve_figures, "accuracy"),
@@ -55,28 +47,8 @@ FIGURES: dict[str, Callable[[FinishedRuns, str], Iterator[Figure]]] = {
     "scores": score_figures,
     "cosines": cosine_figures,
 }
-
-
-class AxisFilter(NamedTuple):
-    """The checkboxes of one axis: its number, name, and values with their names."""
-
-    number: int
-    name: str
-    values: dict[str, str]
-
-
-class FigurePanel(NamedTuple):
-    """The figures for one value of the column axis, which can be folded."""
-
-    name: str
-    attributes: dict[str, str]
-    figures: list[Figure]
-
-
-def write_report(results: GridResults, path: Path) -> None:
-    """Write the report of a results folder; create missing folders."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render_report(results, date.today()), encoding="utf-8")
+# The name, the attributes and the figures of one value of the column axis.
+FigurePanel = tuple[str, dict[str, str], list[Figure]]
 
 
 def render_report(results: GridResults, today: date) -> str:
@@ -109,7 +81,6 @@ def render_report(results: GridResults, today: date) -> str:
 def _summarize_runs(results: GridResults, today: date) -> list[str]:
     """Return the state of the grid, and the code and versions of its runs."""
     states = Counter(results.status(cell) for cell in results.cells)
-    counts = [f"{states[status]} {name}" for status, name in STATUS_NAMES.items()]
     configs = [config for cell in results.cells if (config := results.config(cell))]
     versions = Counter(
         ", ".join(f"{name} {number}" for name, number in config["versions"].items())
@@ -117,7 +88,8 @@ def _summarize_runs(results: GridResults, today: date) -> list[str]:
     )
     commits = Counter(_shorten_commit(config["git-commit"]) for config in configs)
     return [
-        f"{today.isoformat()} · {len(results.cells)} runs: {', '.join(counts)}",
+        f"{today.isoformat()} · {len(results.cells)} runs: {states['finished']} "
+        f"finished, {states['failed']} failed, {states['missing']} not run",
         *(f"Code: commit {_with_count(commit, commits)}" for commit in commits),
         *(f"Made with {_with_count(text, versions)}" for text in versions),
     ]
@@ -135,13 +107,10 @@ def _with_count(text: str, counts: Counter[str]) -> str:
     return text if len(counts) == 1 else f"{text} ({counts[text]} runs)"
 
 
-def _axis_filters(spec: GridSpec) -> list[AxisFilter]:
+def _axis_filters(spec: GridSpec) -> list[tuple[int, str, dict[str, str]]]:
+    """Return the number and name of each axis, and its values with their names."""
     return [
-        AxisFilter(
-            number,
-            AXIS_NAMES.get(axis, axis),
-            {value: display_name(value) for value in values},
-        )
+        (number, AXIS_NAMES.get(axis, axis), {x: display_name(x) for x in values})
         for number, (axis, values) in enumerate(spec.axes.items())
         if len(values) > 1
     ]
@@ -163,9 +132,7 @@ def _other_settings(results: GridResults) -> dict[str, str]:
 
 def _common_settings(results: GridResults) -> dict[str, str]:
     """Return the settings that all runs have in common."""
-    configs: Sequence[Mapping[str, object]] = [
-        {"nodes": cell.nodes, **cell.run_config} for cell in results.cells
-    ]
+    configs = [{"nodes": cell.nodes, **cell.run_config} for cell in results.cells]
     return {
         key: str(value)
         for key, value in (configs[0] if configs else {}).items()
@@ -178,11 +145,7 @@ def _figure_panels(
 ) -> list[FigurePanel]:
     spec = runs.spec
     return [
-        FigurePanel(
-            display_name(value),
-            filter_attributes(spec, {spec.columns: value}),
-            figures,
-        )
+        (display_name(value), filter_attributes(spec, {spec.columns: value}), figures)
         for value in spec.axes[spec.columns]
         if (figures := list(figures_of(runs, value)))
     ]

@@ -25,38 +25,15 @@ from flfa_app.results.round_metrics import (
 )
 from strategies.rules import skewness
 
-__all__ = [
-    "Figure",
-    "FinishedRuns",
-    "cosine_figures",
-    "curve_figures",
-    "drift_figures",
-    "filter_attributes",
-    "score_figures",
-    "selection_figures",
-]
-
 Rounds = Sequence[RoundRecord]
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart with its caption.
+    """A chart with its caption, and the HTML attributes by which the filters find it.
 
-    Attributes
-    ----------
-    svg : str
-        The chart.
-    attributes : dict[str, str]
-        HTML attributes by which the filters find it.
-    caption : str
-        Plain text.
-    curves : Sequence[Curve]
-        Curves to name in the caption, in their colours.
-    score_range : tuple[float, float] | None
-        Scores at both ends of the colour map, to show in the caption.
-    wide : bool
-        The chart needs the whole width of the page.
+    The caption also names the ``curves``, in their colours, and the scores at both
+    ends of the colour map. A ``wide`` chart needs the whole width of the page.
     """
 
     svg: str
@@ -92,6 +69,15 @@ class FinishedRuns:
         evaluations = [rounds[-1].evaluation for rounds in self._rounds.values()]
         return any(isfinite(x.auc) for x in evaluations if x is not None)
 
+    def attributes(self, rows: Sequence[RowLayout], column: str) -> dict[str, str]:
+        """Return the filter attributes for the axis values that all rows share."""
+        common = {
+            axis: value
+            for axis, value in rows[0].axes.items()
+            if all(row.axes[axis] == value for row in rows)
+        }
+        return filter_attributes(self.spec, {**common, self.spec.columns: column})
+
 
 def filter_attributes(spec: GridSpec, axes: Mapping[str, str]) -> dict[str, str]:
     """Return the HTML attributes by which the page's filters find an element."""
@@ -103,10 +89,10 @@ def curve_figures(
     metric: Literal["accuracy", "auc"], runs: FinishedRuns, column: str
 ) -> Iterator[Figure]:
     """Yield a line chart for each method, with and without FLFA; all have one scale."""
-    curves_of_group = []
-    for group in runs.groups.values():
-        curves = []
-        for number, row in enumerate(group):
+    curves_of_group: dict[int, list[charts.Curve]] = {}
+    all_points: list[charts.CurvePoint] = []
+    for group, rows in runs.groups.items():
+        for number, row in enumerate(rows):
             series = [
                 {
                     record.server_round: 100 * value
@@ -119,23 +105,14 @@ def curve_figures(
             if points := _mean_with_band(series):
                 attributes = filter_attributes(runs.spec, row.axes)
                 style = number % charts.LINE_STYLES
-                curves.append(charts.Curve(row.label, attributes, style, points))
-        if curves:
-            curves_of_group.append((group, curves))
-    all_points = [
-        point
-        for _, curves in curves_of_group
-        for curve in curves
-        for point in curve.points.values()
-    ]
-    for group, curves in curves_of_group:
-        svg = charts.line_chart(
-            curves,
-            title=f"{metric} by round, {group[0].label}",
-            unit="%",
-            scale_points=all_points,
-        )
-        yield Figure(svg, _common_attributes(runs.spec, group, column), curves=curves)
+                curve = charts.Curve(row.label, attributes, style, points)
+                curves_of_group.setdefault(group, []).append(curve)
+                all_points += points.values()
+    for group, curves in curves_of_group.items():
+        rows = runs.groups[group]
+        title = f"{metric} by round, {rows[0].label}"
+        svg = charts.line_chart(curves, title=title, unit="%", scale_points=all_points)
+        yield Figure(svg, runs.attributes(rows, column), curves=curves)
 
 
 def drift_figures(runs: FinishedRuns, column: str) -> Iterator[Figure]:
@@ -143,8 +120,7 @@ def drift_figures(runs: FinishedRuns, column: str) -> Iterator[Figure]:
     for row in runs.rows:
         if row.baseline is None or not _is_backpropagation(row.baseline):
             continue
-        flfa = runs.by_seed(row, column)
-        bp = runs.by_seed(row.baseline, column)
+        flfa, bp = runs.by_seed(row, column), runs.by_seed(row.baseline, column)
         series = [drift_reduction(bp[seed], flfa[seed]) for seed in flfa if seed in bp]
         if points := _mean_with_band(series):
             svg = charts.line_chart(
@@ -156,7 +132,7 @@ def drift_figures(runs: FinishedRuns, column: str) -> Iterator[Figure]:
             reductions = [value for run in series for value in run.values()]
             above = 100 * sum(value > 0 for value in reductions) / len(reductions)
             caption = f"{row.label}: above 0 in {above:.0f} % of the rounds"
-            yield Figure(svg, _common_attributes(runs.spec, [row], column), caption)
+            yield Figure(svg, runs.attributes([row], column), caption)
 
 
 def _is_backpropagation(row: RowLayout) -> bool:
@@ -166,33 +142,26 @@ def _is_backpropagation(row: RowLayout) -> bool:
 def selection_figures(runs: FinishedRuns, column: str) -> Iterator[Figure]:
     """Yield a bar chart for each row with FLFA: the share of each selected block."""
     for row in runs.rows:
-        rounds_by_seed = runs.by_seed(row, column)
-        if not rounds_by_seed:
+        if not (cells := row.cells.get(column)):
             continue
-        cell = row.cells[column][0]
-        block = partial(block_of, cell.run_config["model"])
+        keys, table = cells[0].run_config, "selection"
+        block = partial(block_of, keys["model"])
         shares = [
             share
-            for rounds in rounds_by_seed.values()
+            for rounds in runs.by_seed(row, column).values()
             if (share := selection_frequency(rounds, block))
         ]
         if not shares:
             continue
         paper: Mapping[str, Any] = {}
-        if not differing_keys("selection", cell):
-            paper = published_numbers(
-                "selection", "selection-frequency", cell.run_config
-            )
-        bars = [
-            charts.Bar(
-                name,
-                100 * sum(share.get(name, 0.0) for share in shares) / len(shares),
-                paper.get(name),
-            )
-            for name in dict.fromkeys(name for share in shares for name in share)
-        ]
+        if not differing_keys(table, cells[0]):
+            paper = published_numbers(table, "selection-frequency", keys)
+        bars = []
+        for name in dict.fromkeys(name for share in shares for name in share):
+            mean = 100 * sum(share.get(name, 0.0) for share in shares) / len(shares)
+            bars.append(charts.Bar(name, mean, paper.get(name)))
         svg = charts.bar_chart(bars, title=f"selected blocks, {row.label}")
-        yield Figure(svg, _common_attributes(runs.spec, [row], column), row.label)
+        yield Figure(svg, runs.attributes([row], column), row.label)
 
 
 def score_figures(runs: FinishedRuns, column: str) -> Iterator[Figure]:
@@ -202,13 +171,9 @@ def score_figures(runs: FinishedRuns, column: str) -> Iterator[Figure]:
             scores = [score for record in rounds for score in record.scores.values()]
             if any(map(isfinite, scores)) and any(r.selected for r in rounds):
                 svg, score_range = _draw_score_map(rounds, row.label)
-                yield Figure(
-                    svg,
-                    _common_attributes(runs.spec, [row], column),
-                    caption=f"{row.label}, seed {seed}; score",
-                    score_range=score_range,
-                    wide=True,
-                )
+                attributes = runs.attributes([row], column)
+                caption = f"{row.label}, seed {seed}; score"
+                yield Figure(svg, attributes, caption, (), score_range, wide=True)
 
 
 def _draw_score_map(rounds: Rounds, label: str) -> tuple[str, tuple[float, float]]:
@@ -221,13 +186,8 @@ def _draw_score_map(rounds: Rounds, label: str) -> tuple[str, tuple[float, float
         for layer, score in record.scores.items():
             scores[index[layer], column] = score
         selected += [(index[layer], column) for layer in record.selected]
-    svg = charts.heat_map(
-        list(index),
-        scores,
-        selected,
-        first_round=rounds[0].server_round,
-        title=f"scores by layer and round, {label}",
-    )
+    title, first = f"scores by layer and round, {label}", rounds[0].server_round
+    svg = charts.heat_map(list(index), scores, selected, first_round=first, title=title)
     return svg, (float(np.nanmin(scores)), float(np.nanmax(scores)))
 
 
@@ -246,12 +206,11 @@ def cosine_figures(runs: FinishedRuns, column: str) -> Iterator[Figure]:
             if cosines_of_runs:
                 label = group[0].label
                 pooled = [x for cosines in cosines_of_runs for x in cosines.values()]
-                svg = charts.histogram(
-                    *cosine_histogram(pooled), title=f"cosines, {label}"
-                )
+                bins = cosine_histogram(pooled)
+                svg = charts.histogram(*bins, title=f"cosines, {label}")
                 skews = [skewness(cosines.values()) for cosines in cosines_of_runs]
                 caption = f"{label}: skewness {sum(skews) / len(skews):+.2f}"
-                yield Figure(svg, _common_attributes(runs.spec, group, column), caption)
+                yield Figure(svg, runs.attributes(group, column), caption)
                 break
 
 
@@ -266,15 +225,3 @@ def _mean_with_band(
             spread = sample.deviation or 0.0
             points[number] = (sample.mean, sample.mean - spread, sample.mean + spread)
     return points
-
-
-def _common_attributes(
-    spec: GridSpec, rows: Sequence[RowLayout], column: str
-) -> dict[str, str]:
-    """Return the filter attributes for the axis values that all rows share."""
-    common = {
-        axis: value
-        for axis, value in rows[0].axes.items()
-        if all(row.axes[axis] == value for row in rows)
-    }
-    return filter_attributes(spec, {**common, spec.columns: column})

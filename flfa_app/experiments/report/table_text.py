@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from flfa_app.experiments.analysis.comparison_table import (
+from flfa_app.experiments.analysis.comparison import (
     DECIMALS,
     AverageGain,
     ComparisonTable,
@@ -14,20 +14,29 @@ from flfa_app.experiments.analysis.comparison_table import (
 )
 from flfa_app.experiments.analysis.paper import NOT_CONVERGED, Published
 
-__all__ = [
-    "ABSENT_TEXTS",
-    "EMPTY_TABLE",
-    "EntryText",
-    "TextRow",
-    "legend_texts",
-    "text_rows",
-]
-
 NOT_RUN, FAILED, NO_NUMBER = "not run", "failed", "no number"
 NO_PAIR, ONE_PAIR = "no pair", "1 pair"
 ABSENT_TEXTS = frozenset({NOT_RUN, FAILED, NO_NUMBER})
 OTHER_SETTINGS = "†"
 EMPTY_TABLE = "No finished run has these numbers."
+# What may occur in a table, and its explanation.
+LEGEND = {
+    "±": "±: standard deviation over the seeds.",
+    "bold": "Bold: the best of a method.",
+    "difference": "Difference: of runs with the same seed, in the units of the table.",
+    "[": "[ , ]: 95 % confidence interval of the difference (Student's t).",
+    ONE_PAIR: f"{ONE_PAIR}: one seed alone has no confidence interval.",
+    NO_PAIR: f"{NO_PAIR}: no seed is finished on both sides.",
+    "paper": "paper: the published number.",
+    "not converged": f"paper {NOT_CONVERGED}: it did not converge there.",
+    "differing keys": "No published number stands beside runs with other settings than "
+    "the paper's: {keys}.",
+    NOT_RUN: f"{NOT_RUN}: no seed is finished yet.",
+    FAILED: f"{FAILED}: the last attempt failed, no seed is finished.",
+    NO_NUMBER: f"{NO_NUMBER}: finished, but summary.json has no such number.",
+    "seeds": "k of n seeds: the others are not run, failed or have no number.",
+    OTHER_SETTINGS: "† a run had other settings than the grid asks for.",
+}
 
 
 @dataclass(frozen=True)
@@ -59,19 +68,13 @@ def text_rows(table: ComparisonTable) -> list[TextRow]:
     """Return the rows of a table, each followed by its differences; averages last."""
     rows: list[TextRow] = []
     for row in table.rows:
-        layout = row.layout
+        axes, group, baseline = row.layout.axes, row.layout.group, row.layout.baseline
         values = {column: _value(entry) for column, entry in row.entries.items()}
-        rows.append(TextRow("value", layout.label, layout.axes, layout.group, values))
-        if layout.baseline and table.quantity.higher_is_better:
-            rows.append(
-                TextRow(
-                    kind="difference",
-                    label=f"difference to {layout.baseline.label}",
-                    axes=layout.axes,
-                    group=layout.group,
-                    entries={c: _difference(entry) for c, entry in row.entries.items()},
-                )
-            )
+        rows.append(TextRow("value", row.layout.label, axes, group, values))
+        if baseline and table.quantity.higher_is_better:
+            label = f"difference to {baseline.label}"
+            differences = {c: _difference(entry) for c, entry in row.entries.items()}
+            rows.append(TextRow("difference", label, axes, group, differences))
     for average in table.averages:
         label = f"average gain of {average.label.removeprefix('+ ')}"
         gains = {column: _gain(gain) for column, gain in average.gains.items()}
@@ -80,12 +83,11 @@ def text_rows(table: ComparisonTable) -> list[TextRow]:
 
 
 def _value(entry: TableEntry) -> EntryText:
-    return EntryText(
-        text=_mean(entry),
-        bold=entry.is_best,
-        notes=_seed_notes(entry),
-        paper=_paper(entry.paper),
-    )
+    notes = [OTHER_SETTINGS] if entry.other_settings else []
+    if entry.statistics and len(entry.values) < len(entry.seeds):
+        note = f"{len(entry.values)} of {len(entry.seeds)} seeds"
+        notes.append(note + (f", {len(entry.failed)} failed" if entry.failed else ""))
+    return EntryText(_mean(entry), entry.is_best, tuple(notes), _number(entry.paper))
 
 
 def _mean(entry: TableEntry) -> str:
@@ -95,16 +97,8 @@ def _mean(entry: TableEntry) -> str:
             return FAILED
         return NOT_RUN if entry.missing else NO_NUMBER
     if statistics.deviation is None:
-        return f"{statistics.mean:.{DECIMALS}f}"
-    return f"{statistics.mean:.{DECIMALS}f} ± {statistics.deviation:.{DECIMALS}f}"
-
-
-def _seed_notes(entry: TableEntry) -> tuple[str, ...]:
-    notes = [OTHER_SETTINGS] if entry.other_settings else []
-    if entry.statistics and len(entry.values) < len(entry.seeds):
-        note = f"{len(entry.values)} of {len(entry.seeds)} seeds"
-        notes.append(note + (f", {len(entry.failed)} failed" if entry.failed else ""))
-    return tuple(notes)
+        return _number(statistics.mean)
+    return f"{_number(statistics.mean)} ± {_number(statistics.deviation)}"
 
 
 def _difference(entry: TableEntry) -> EntryText:
@@ -138,62 +132,31 @@ def _signed(number: float) -> str:
     return f"{number:+.{DECIMALS}f}"
 
 
-def _paper(number: Published | None) -> str:
-    if number is None:
-        return ""
-    return f"{number:.{DECIMALS}f}" if isinstance(number, float) else number
+def _number(number: Published | None) -> str:
+    if isinstance(number, float):
+        return f"{number:.{DECIMALS}f}"
+    return number or ""
 
 
 def legend_texts(table: ComparisonTable) -> list[str]:
     """Return explanations of the marks and texts that occur in a table."""
     rows = text_rows(table)
     entries = [entry for row in rows for entry in row.entries.values()]
-    texts = {entry.text for entry in entries}
-    notes = [note for entry in entries for note in entry.notes]
-    kinds = {row.kind for row in rows}
-    differing_keys = dict.fromkeys(
+    keys = dict.fromkeys(
         key
         for row in table.rows
         for entry in row.entries.values()
         for key in entry.paper_differing_keys
     )
-    explanations = [
-        (bool(table.quantity.note), table.quantity.note),
-        (any("±" in text for text in texts), "±: standard deviation over the seeds."),
-        (any(entry.bold for entry in entries), "Bold: the best of a method."),
-        (
-            "difference" in kinds,
-            "Difference: of runs with the same seed, in the units of the table.",
-        ),
-        (
-            any("[" in text for text in texts),
-            "[ , ]: 95 % confidence interval of the difference (Student's t).",
-        ),
-        (ONE_PAIR in notes, f"{ONE_PAIR}: one seed alone has no confidence interval."),
-        (NO_PAIR in texts, f"{NO_PAIR}: no seed is finished on both sides."),
-        (any(entry.paper for entry in entries), "paper: the published number."),
-        (
-            any(entry.paper == NOT_CONVERGED for entry in entries),
-            f"paper {NOT_CONVERGED}: it did not converge there.",
-        ),
-        (
-            bool(differing_keys),
-            "No published number stands beside runs with other settings than the "
-            f"paper's: {', '.join(differing_keys)}.",
-        ),
-        (NOT_RUN in texts, f"{NOT_RUN}: no seed is finished yet."),
-        (FAILED in texts, f"{FAILED}: the last attempt failed, no seed is finished."),
-        (
-            NO_NUMBER in texts,
-            f"{NO_NUMBER}: finished, but summary.json has no such number.",
-        ),
-        (
-            any("seeds" in note for note in notes),
-            "k of n seeds: the others are not run, failed or have no number.",
-        ),
-        (
-            OTHER_SETTINGS in notes,
-            f"{OTHER_SETTINGS} a run had other settings than the grid asks for.",
-        ),
-    ]
-    return [text for occurs, text in explanations if occurs]
+    texts = {text for entry in entries for text in (entry.text, *entry.notes)}
+    occurs = {
+        **dict.fromkeys([*texts, *(row.kind for row in rows)], True),
+        **{part: any(part in text for text in texts) for part in ("±", "[", "seeds")},
+        "bold": any(entry.bold for entry in entries),
+        "paper": any(entry.paper for entry in entries),
+        "not converged": any(entry.paper == NOT_CONVERGED for entry in entries),
+        "differing keys": bool(keys),
+    }
+    legend = [text for mark, text in LEGEND.items() if occurs.get(mark)]
+    notes = [table.quantity.note] if table.quantity.note else []
+    return notes + [text.format(keys=", ".join(keys)) for text in legend]

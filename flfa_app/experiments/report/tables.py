@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from flfa_app.errors import ConfigError
-from flfa_app.experiments.analysis.comparison import compare_runs
-from flfa_app.experiments.analysis.comparison_table import ComparisonTable, TableEntry
+from flfa_app.experiments.analysis.comparison import (
+    ComparisonTable,
+    TableEntry,
+    compare_runs,
+)
 from flfa_app.experiments.report.table_text import (
     ABSENT_TEXTS,
     EMPTY_TABLE,
@@ -21,8 +24,9 @@ from flfa_app.experiments.report.table_text import (
 )
 from flfa_app.experiments.store import GridResults, GridSpec
 
-__all__ = ["FORMATS", "render_tables"]
-
+# Patterns for bold numbers, for texts in place of a number, for published numbers.
+MARKDOWN_PATTERNS = ("**%s**", "*%s*", "· paper %s")
+LATEX_PATTERNS = (r"\textbf{%s}", r"\emph{%s}", r"{\scriptsize paper %s}")
 LATEX_SIGNS = {
     **{sign: rf"\{sign}" for sign in "&%$#_{}"},
     "\\": r"\textbackslash{}",
@@ -50,25 +54,38 @@ def _markdown(spec: GridSpec, tables: list[ComparisonTable]) -> str:
             continue
         heads = [_escape_markdown(column.label) for column in table.columns]
         rows = [["", *heads], ["---", *("---:" for _ in heads)]]
-        rows += [_markdown_row(row, table) for row in text_rows(table)]
+        for row in text_rows(table):
+            label = _escape_markdown(row.label)
+            entries = _format_entries(row, table, *MARKDOWN_PATTERNS)
+            rows.append([label if row.kind == "value" else f"*{label}*", *entries])
         blocks.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
         legend = legend_texts(table)
         blocks.append("\n".join(f"- {_escape_markdown(text)}" for text in legend))
     return "\n\n".join(blocks) + "\n"
 
 
-def _markdown_row(row: TextRow, table: ComparisonTable) -> list[str]:
-    label = _escape_markdown(row.label)
-    places = [label if row.kind == "value" else f"*{label}*"]
+def _format_entries(
+    row: TextRow,
+    table: ComparisonTable,
+    bold: str,
+    absent: str,
+    paper: str,
+    escape: Callable[[str], str] = str,
+) -> list[str]:
+    """Return the text of each column."""
+    texts = []
     for column in table.columns:
         entry = row.entries.get(column, EntryText())
-        text = f"**{entry.text}**" if entry.bold else entry.text
+        text = escape(entry.text)
+        if entry.bold:
+            text = bold % text
         if entry.text in ABSENT_TEXTS:
-            text = f"*{text}*"
-        notes = [f"({note})" for note in entry.notes]
-        paper = [f"· paper {entry.paper}"] if entry.paper else []
-        places.append(" ".join([text, *notes, *paper]))
-    return places
+            text = absent % text
+        parts = [text, *(escape(f"({note})") for note in entry.notes)]
+        if entry.paper:
+            parts.append(paper % escape(entry.paper))
+        texts.append(" ".join(parts))
+    return texts
 
 
 def _escape_markdown(text: str) -> str:
@@ -84,20 +101,23 @@ def _latex(spec: GridSpec, tables: list[ComparisonTable]) -> str:
 def _latex_table(spec: GridSpec, table: ComparisonTable) -> str:
     legend = " ".join(legend_texts(table)) if table.columns else EMPTY_TABLE
     caption = f"{spec.title}. {table.quantity.title}. {legend}"
-    heads = ["", *(column.label for column in table.columns)]
+    heads = [_escape_latex(column.label) for column in table.columns]
     lines = [
         r"\begin{table*}",
         r"\centering\small",
         rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
         r"\toprule",
-        _join_latex(map(_escape_latex, heads)),
+        " & ".join(["", *heads]) + r" \\",
     ]
     group: int | None = None
     for row in text_rows(table):
         if row.group != group:
             lines.append(r"\midrule")
             group = row.group
-        lines.append(_latex_row(row, table))
+        label = _escape_latex(row.label)
+        label = label if row.kind == "value" else rf"\quad\emph{{{label}}}"
+        entries = _format_entries(row, table, *LATEX_PATTERNS, _escape_latex)
+        lines.append(" & ".join([label, *entries]) + r" \\")
     lines += [
         r"\bottomrule",
         r"\end{tabular}",
@@ -105,26 +125,6 @@ def _latex_table(spec: GridSpec, table: ComparisonTable) -> str:
         r"\end{table*}",
     ]
     return "\n".join(lines)
-
-
-def _latex_row(row: TextRow, table: ComparisonTable) -> str:
-    label = _escape_latex(row.label)
-    places = [label if row.kind == "value" else rf"\quad\emph{{{label}}}"]
-    for column in table.columns:
-        entry = row.entries.get(column, EntryText())
-        text = _escape_latex(entry.text)
-        if entry.bold:
-            text = rf"\textbf{{{text}}}"
-        if entry.text in ABSENT_TEXTS:
-            text = rf"\emph{{{text}}}"
-        notes = [_escape_latex(f"({note})") for note in entry.notes]
-        paper = rf"{{\scriptsize paper {_escape_latex(entry.paper)}}}"
-        places.append(" ".join([text, *notes, *([paper] if entry.paper else [])]))
-    return _join_latex(places)
-
-
-def _join_latex(places: Iterable[str]) -> str:
-    return " & ".join(places) + r" \\"
 
 
 def _escape_latex(text: str) -> str:

@@ -59,7 +59,7 @@ def test_out_and_output_of_table_and_report(
     assert file.read_text() == text
     assert main(["report", str(grid), "--out", str(out)]) == 0
     assert f"Report: {out / 'report.html'}\n" in capsys.readouterr().out
-    assert (out / "report.html").is_file()
+    assert (out / "report.html").read_text("utf-8").startswith("<!DOCTYPE html>")
 
 
 def test_results_folders_that_cannot_be_used(

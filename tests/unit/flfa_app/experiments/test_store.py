@@ -63,7 +63,6 @@ def test_differences_of_settings(
     cell = results.cells[0]
     finish_cell(results, cell, settings=settings)
     assert results.setting_differences(cell) == [difference] * (difference is not None)
-    assert results.settings_match(cell) == (difference is None)
     assert results.is_complete(cell) == (difference is None)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flfa_app.experiments.report.page import render_report, write_report
+from flfa_app.experiments.report.page import render_report
 from flfa_app.experiments.store import GridResults
 from tests.results_folder import (
     AXES,
@@ -174,9 +174,3 @@ def test_runs_of_an_older_version_have_no_auc(results: GridResults) -> None:
     text = render_report(results, TODAY)
     assert "Accuracy by round" in text
     assert "Macro-AUC" not in text
-
-
-def test_write_report_creates_folders(results: GridResults, tmp_path: Path) -> None:
-    path = tmp_path / "new" / "report.html"
-    write_report(results, path)
-    assert path.read_text("utf-8").startswith("<!DOCTYPE html>")
