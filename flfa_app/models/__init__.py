@@ -6,16 +6,14 @@ and torchvision, which take seconds to import, are imported when a model is buil
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from flfa_app.models.norms import NORMS
-
 if TYPE_CHECKING:
     from torch import nn
-
-__all__ = ["MODELS", "NORMS", "block_of", "build_model"]
 
 # Module of each model's family. It has a builder with the name of the model, which
 # takes the keywords channels, size, classes and norm, and `block_of_layer`.
@@ -26,6 +24,9 @@ MODELS: dict[str, str] = {
     "resnet18": "resnet",
     "resnet50": "resnet",
 }
+NORMS = ("batch", "group")
+# Two groups in every layer, whatever its width, as in FedACG's code.
+GROUPS = 2
 
 
 def build_model(
@@ -33,30 +34,13 @@ def build_model(
 ) -> nn.Module:
     """Build a classifier whose initial weights depend on nothing but the arguments.
 
-    Parameters
-    ----------
-    name : str
-        A key of `MODELS`.
-    channels : int
-        Channels of the input images.
-    size : int
-        Height and width of the input images.
-    classes : int
-        Number of logits.
-    norm : str
-        Kind of normalisation layer, one of `NORMS`.
-    seed : int
-        Seed of the initial weights. The caller's random state does not change.
-
-    Returns
-    -------
-    nn.Module
-        The model, on the CPU and in training mode.
+    It is on the CPU and in training mode. The images are ``size`` pixels high and wide.
+    The caller's random state does not change.
 
     Raises
     ------
     ValueError
-        If `name` or `norm` is unknown.
+        If `name` is not in `MODELS`, or `norm` not in `NORMS`.
     """
     import torch
 
@@ -73,24 +57,26 @@ def build_model(
         return model
 
 
+def norm_layer(norm: str) -> Callable[[int], nn.Module]:
+    """Return the function that makes the norm layer for a number of channels.
+
+    It fits torchvision's ``norm_layer`` arguments.
+    """
+    from torch import nn
+
+    if norm not in NORMS:
+        raise ValueError(f"unknown norm {norm!r}; allowed: {', '.join(NORMS)}")
+    # `partial` rather than a lambda: torchvision's ResNet stores the factory, and a
+    # model that is sent to another process has to be picklable.
+    return nn.BatchNorm2d if norm == "batch" else partial(nn.GroupNorm, GROUPS)
+
+
 def block_of(model: str, layer: str) -> str:
     """Return the block of a layer, as in the paper's table of selected layers.
 
     MobileNetV2 has a stem, stages 1 to 7, a head (its last convolution) and a
     classifier; a ResNet has a stem, stages 1 to 4 and a classifier; in the small CNN
-    every layer is a block.
-
-    Parameters
-    ----------
-    model : str
-        A key of `MODELS`.
-    layer : str
-        Name of one of the model's layers.
-
-    Raises
-    ------
-    ValueError
-        If the model is unknown or has no such layer.
+    every layer is a block. An unknown model or layer is a ValueError.
     """
     block: str | None = _family(model).block_of_layer(layer)
     if block is None:

@@ -3,9 +3,7 @@
 import torch
 from torch import nn
 
-from flfa_app.models.norms import norm_layer
-
-__all__ = ["SmallCNN", "block_of_layer", "cnn"]
+from flfa_app.models import norm_layer
 
 # Narrow enough for a training step of about 2 ms on one CPU core (16 images, 8x8).
 WIDTHS = (16, 32, 64)
@@ -16,16 +14,7 @@ MIN_POOLED_SIZE = 4
 class SmallCNN(nn.Module):
     """Three normalised 3x3 convolutions, a global average pool and a linear head.
 
-    Parameters
-    ----------
-    channels : int
-        Channels of the input images.
-    size : int
-        Height and width of the input images; determines how often the maps are pooled.
-    classes : int
-        Number of logits.
-    norm : str
-        Kind of normalisation layer, one of `flfa_app.models.NORMS`.
+    The size of the images determines how often the maps are pooled.
     """
 
     def __init__(self, channels: int, size: int, classes: int, norm: str) -> None:
@@ -62,7 +51,7 @@ def _halve_if_large(size: int) -> tuple[nn.Module, int]:
 
 
 def cnn(*, channels: int, size: int, classes: int, norm: str) -> SmallCNN:
-    """Build a `SmallCNN`; the parameters are those of the class."""
+    """Build a `SmallCNN`."""
     return SmallCNN(channels, size, classes, norm)
 
 

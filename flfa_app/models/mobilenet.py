@@ -7,16 +7,12 @@ Both end in a global average pool, so they take images of any size. The builders
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from flfa_app.models.norms import norm_layer
+from flfa_app.models import norm_layer
 
 if TYPE_CHECKING:
     from torchvision.models import MobileNetV2
-
-__all__ = ["CIFAR_STAGES", "block_of_layer", "mobilenet_v2", "mobilenet_v2_imagenet"]
 
 # One row per stage: expansion, output channels, blocks, stride of the first block.
 # With a stem of stride 1 the last map is 8 times smaller than the image.
@@ -32,30 +28,8 @@ CIFAR_STAGES = [
 
 
 def mobilenet_v2(*, channels: int, size: int, classes: int, norm: str) -> MobileNetV2:
-    """Build a MobileNetV2 of total stride 8, for images of about 32x32.
-
-    Parameters
-    ----------
-    channels : int
-        Channels of the input images.
-    size : int
-        Ignored.
-    classes : int
-        Number of logits.
-    norm : str
-        Kind of normalisation layer, one of `flfa_app.models.NORMS`.
-
-    Returns
-    -------
-    MobileNetV2
-        The network, freshly initialised.
-    """
-    from torchvision.models import MobileNetV2
-
-    model = MobileNetV2(
-        classes, inverted_residual_setting=CIFAR_STAGES, norm_layer=norm_layer(norm)
-    )
-    _fit_channels(model, channels)
+    """Build a MobileNetV2 of total stride 8, for images of about 32x32."""
+    model = _build(channels, classes, norm, CIFAR_STAGES)
     # torchvision fixes the stem's stride at 2; the weights do not depend on it.
     model.features[0][0].stride = (1, 1)
     return model
@@ -64,35 +38,27 @@ def mobilenet_v2(*, channels: int, size: int, classes: int, norm: str) -> Mobile
 def mobilenet_v2_imagenet(
     *, channels: int, size: int, classes: int, norm: str
 ) -> MobileNetV2:
-    """Build a MobileNetV2 with its original strides, 32 in total.
+    """Build a MobileNetV2 with its original strides, 32 in total."""
+    return _build(channels, classes, norm, None)
 
-    The parameters are those of `mobilenet_v2`.
-    """
+
+def _build(
+    channels: int, classes: int, norm: str, stages: list[list[int]] | None
+) -> MobileNetV2:
+    from torch import nn
     from torchvision.models import MobileNetV2
 
-    model = MobileNetV2(classes, norm_layer=norm_layer(norm))
-    _fit_channels(model, channels)
-    return model
-
-
-def _fit_channels(model: MobileNetV2, channels: int) -> None:
-    """Replace the first convolution if the images have another number of channels."""
-    from torch import nn
-
-    stem = model.features[0]
-    conv = stem[0]
-    if conv.in_channels == channels:
-        return
-    stem[0] = nn.Conv2d(
-        channels,
-        conv.out_channels,
-        conv.kernel_size,
-        stride=conv.stride,
-        padding=conv.padding,
-        bias=False,
+    model = MobileNetV2(
+        classes, inverted_residual_setting=stages, norm_layer=norm_layer(norm)
     )
-    # As torchvision initialises every convolution of this network.
-    nn.init.kaiming_normal_(stem[0].weight, mode="fan_out")
+    if channels != 3:
+        stem = model.features[0]
+        stem[0] = nn.Conv2d(
+            channels, stem[0].out_channels, 3, stride=2, padding=1, bias=False
+        )
+        # As torchvision initialises every convolution of this network.
+        nn.init.kaiming_normal_(stem[0].weight, mode="fan_out")
+    return model
 
 
 def block_of_layer(layer: str) -> str | None:
@@ -102,13 +68,8 @@ def block_of_layer(layer: str) -> str | None:
     """
     if layer == "classifier.1":
         return "classifier"
+    stages = enumerate((blocks for _, _, blocks, _ in CIFAR_STAGES), 1)
+    names = [f"stage {i}" for i, blocks in stages for _ in range(blocks)]
+    blocks_by_index = dict(enumerate(["stem", *names, "head"]))
     match = re.match(r"features\.(\d+)\.", layer)
-    if match is None:
-        return None
-    index = int(match[1])
-    stage_ends = list(accumulate(blocks for _, _, blocks, _ in CIFAR_STAGES))
-    if index == 0:
-        return "stem"
-    if index <= stage_ends[-1]:
-        return f"stage {bisect_left(stage_ends, index) + 1}"
-    return "head" if index == stage_ends[-1] + 1 else None
+    return blocks_by_index.get(int(match[1])) if match else None

@@ -9,61 +9,37 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from flfa_app.models.norms import norm_layer
+from flfa_app.models import norm_layer
 
 if TYPE_CHECKING:
     from torchvision.models.resnet import ResNet
 
-__all__ = ["block_of_layer", "resnet18", "resnet50"]
-
 
 def resnet18(*, channels: int, size: int, classes: int, norm: str) -> ResNet:
-    """Build a ResNet-18 with the CIFAR stem.
-
-    Parameters
-    ----------
-    channels : int
-        Channels of the input images.
-    size : int
-        Ignored.
-    classes : int
-        Number of logits.
-    norm : str
-        Kind of normalisation layer, one of `flfa_app.models.NORMS`.
-
-    Returns
-    -------
-    ResNet
-        The network, freshly initialised.
-    """
-    from torchvision.models.resnet import BasicBlock, ResNet
-
-    model = ResNet(BasicBlock, [2, 2, 2, 2], classes, norm_layer=norm_layer(norm))
-    _use_cifar_stem(model, channels)
-    return model
+    """Build a ResNet-18 with the CIFAR stem."""
+    return _build("BasicBlock", [2, 2, 2, 2], channels, classes, norm)
 
 
 def resnet50(*, channels: int, size: int, classes: int, norm: str) -> ResNet:
-    """Build a ResNet-50 with the CIFAR stem.
-
-    The parameters are those of `resnet18`.
-    """
-    from torchvision.models.resnet import Bottleneck, ResNet
-
-    model = ResNet(Bottleneck, [3, 4, 6, 3], classes, norm_layer=norm_layer(norm))
-    _use_cifar_stem(model, channels)
-    return model
+    """Build a ResNet-50 with the CIFAR stem."""
+    return _build("Bottleneck", [3, 4, 6, 3], channels, classes, norm)
 
 
-def _use_cifar_stem(model: ResNet, channels: int) -> None:
-    """Replace the 7x7 convolution of stride 2 by a 3x3 one; remove the max pool."""
+def _build(
+    block: str, blocks: list[int], channels: int, classes: int, norm: str
+) -> ResNet:
     from torch import nn
+    from torchvision.models import resnet
 
+    kind = getattr(resnet, block)
+    model = resnet.ResNet(kind, blocks, classes, norm_layer=norm_layer(norm))
+    # A 3x3 convolution in place of the 7x7 one of stride 2, and no max pool.
     width = model.conv1.out_channels
     model.conv1 = nn.Conv2d(channels, width, 3, padding=1, bias=False)
     # As torchvision initialises every convolution of this network.
     nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
     model.maxpool = nn.Identity()
+    return model
 
 
 def block_of_layer(layer: str) -> str | None:
