@@ -30,8 +30,6 @@ from flfa_app.data.partition import Partition, partition_indices
 from flfa_app.data.validation import DAMAGE_ERRORS
 from flfa_app.files import flush_folder, write_atomically
 
-__all__ = ["CACHE_VARIABLE", "cache_folder", "cached_dataset", "cached_partition"]
-
 CACHE_VARIABLE = "FLFA_CACHE"
 # A change of the decoding gets a new number, which makes older entries unused.
 DATASET_FORMAT = 3
@@ -58,27 +56,18 @@ def cached_dataset(
 ) -> ImageDataset:
     """Return a data set from the cache, after decoding it if it is not cached.
 
-    Parameters
-    ----------
-    name : str
-        Name of the data set.
-    image_size : int
-        Requested size of the images.
-    files : Iterable[Path]
-        Files of the data set. A changed size or modification time of one of them makes
-        a new cache entry.
-    cache_key : str
-        Further text of which a change makes a new cache entry.
-    decode : Callable[[], ImageDataset]
-        Reads the files. One process calls it, the others wait.
-
-    Raises
-    ------
-    OSError
-        If the cache cannot be written.
+    A change of an argument, or of the size or modification time of a file, makes a new
+    entry. One process calls ``decode``, the others wait. If the cache cannot be
+    written, OSError is raised.
     """
     root = cache_folder()
-    folder = root / f"{name}-{_dataset_key(name, image_size, files, cache_key)}"
+    states = [
+        [str(path.resolve()), status.st_size, status.st_mtime_ns]
+        for path in sorted(files)
+        for status in [path.stat()]
+    ]
+    text = json.dumps([DATASET_FORMAT, name, image_size, cache_key, states])
+    folder = root / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     try:
         # Before anything is written: the cache may be read-only.
         return _load(folder)
@@ -86,9 +75,8 @@ def cached_dataset(
         pass
     with _write_errors(root):
         root.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(f"{folder}.lock")
-        lock.acquire()
-    try:
+        lock = FileLock(f"{folder}.lock").acquire()
+    with lock:
         if folder.exists():
             try:
                 return _load(folder)
@@ -99,20 +87,6 @@ def cached_dataset(
         with _write_errors(root):
             _save(dataset, folder)
         return _load(folder)
-    finally:
-        lock.release()
-
-
-def _dataset_key(
-    name: str, image_size: int, files: Iterable[Path], cache_key: str
-) -> str:
-    states = [
-        [str(path.resolve()), status.st_size, status.st_mtime_ns]
-        for path in sorted(files)
-        for status in [path.stat()]
-    ]
-    text = json.dumps([DATASET_FORMAT, name, image_size, cache_key, states])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _save(dataset: ImageDataset, folder: Path) -> None:
@@ -214,21 +188,6 @@ def cached_partition(
     The parameters are those of :func:`~.partition.partition_indices`. If the cache
     cannot be written, the partition is returned with a warning.
     """
-    key = _partition_key(labels, num_partitions, owners, settings)
-    file = cache_folder() / f"partition-{key}.npz"
-    partition = _load_partition(file)
-    if partition is None:
-        partition = partition_indices(labels, num_partitions, owners=owners, **settings)
-        _save_partition(partition, file)
-    return partition
-
-
-def _partition_key(
-    labels: NDArray[np.int64],
-    num_partitions: int,
-    owners: NDArray[Any] | None,
-    settings: dict[str, Any],
-) -> str:
     # Other versions of these may draw another partition.
     libraries = [version(name) for name in ("flwr-datasets", "datasets", "numpy")]
     text = json.dumps(
@@ -238,19 +197,18 @@ def _partition_key(
     key.update(labels.tobytes())
     if owners is not None:
         key.update(json.dumps(owners.tolist()).encode())
-    return key.hexdigest()[:16]
-
-
-def _load_partition(file: Path) -> Partition | None:
+    file = cache_folder() / f"partition-{key.hexdigest()[:16]}.npz"
     try:
         with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
             indices, sizes = archive["indices"], archive["sizes"]
+        return tuple(np.split(indices, np.cumsum(sizes)[:-1]))
     except (FileNotFoundError, NotADirectoryError):
-        return None
+        pass
     except (*DAMAGE_ERRORS, OSError) as problem:
         log(WARNING, "%s is damaged and is made again: %s", file, problem)
-        return None
-    return tuple(np.split(indices, np.cumsum(sizes)[:-1]))
+    partition = partition_indices(labels, num_partitions, owners=owners, **settings)
+    _save_partition(partition, file)
+    return partition
 
 
 def _save_partition(partition: Partition, file: Path) -> None:

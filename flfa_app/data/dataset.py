@@ -12,32 +12,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["DataDescription", "ImageDataset", "Labels", "Pixels", "channel_statistics"]
-
 Pixels = NDArray[np.uint8]
 Labels = NDArray[np.int64]
 
 # Images converted at a time, which limits the size of temporary arrays.
 CHUNK = 1024
 
-# Keys of a message's config.
-MEAN, DEVIATION = "pixel-mean", "pixel-std"
-SIZE, CLASSES = "image-size", "class-names"
+# Keys of a message's config, in the order of the fields of `DataDescription`.
+_CONFIG_KEYS = ("pixel-mean", "pixel-std", "image-size", "class-names")
 
 
 @dataclass(frozen=True)
 class DataDescription:
     """Properties of the run's data set that the server sends to every node.
 
-    Parameters
-    ----------
-    mean, deviation : tuple[float, ...]
-        Mean and standard deviation of each channel of the training images, in units of
-        a pixel's value.
-    size : int
-        Width and height of an image.
-    class_names : tuple[str, ...]
-        In the order of the labels.
+    Mean and standard deviation of each channel of the training images are in units of
+    a pixel's value, ``size`` is width and height of an image, and ``class_names`` are
+    in the order of the labels.
     """
 
     mean: tuple[float, ...]
@@ -52,29 +43,18 @@ class DataDescription:
 
     def to_config(self) -> dict[str, Any]:
         """Return the entries for a message's config."""
-        return {
-            MEAN: list(self.mean),
-            DEVIATION: list(self.deviation),
-            SIZE: self.size,
-            CLASSES: list(self.class_names),
-        }
+        values = list(self.mean), list(self.deviation), self.size, [*self.class_names]
+        return dict(zip(_CONFIG_KEYS, values, strict=True))
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> DataDescription:
-        """Read the entries of a message's config.
-
-        Raises
-        ------
-        ValueError
-            If an entry is missing.
-        """
-        keys = (MEAN, DEVIATION, SIZE, CLASSES)
-        if missing := [key for key in keys if key not in config]:
+        """Read the entries of a message's config; a missing one is a ValueError."""
+        if missing := [key for key in _CONFIG_KEYS if key not in config]:
             raise ValueError(
                 f"the message has no {', '.join(missing)} in its config; server and "
                 "nodes must run the same version of this app"
             )
-        mean, deviation, size, names = (config[key] for key in keys)
+        mean, deviation, size, names = (config[key] for key in _CONFIG_KEYS)
         return cls(tuple(mean), tuple(deviation), int(size), tuple(names))
 
     def tensor(self, images: Pixels) -> Tensor:
@@ -98,21 +78,10 @@ class DataDescription:
 class ImageDataset:
     """Training and test images as pixels, with labels and names of the classes.
 
-    Parameters
-    ----------
-    train, test : NDArray[np.uint8]
-        Of shape (N, H, W, C); memory-mapped and read-only if they come from the cache.
-    train_labels, test_labels : NDArray[np.int64]
-        Class of each image, from 0.
-    class_names : tuple[str, ...]
-        In the order of the labels.
-    mean, deviation : tuple[float, ...]
-        Mean and standard deviation of each channel of the training images, in units of
-        a pixel's value.
-    extra_tests : Mapping[str, tuple[NDArray[np.uint8], NDArray[np.int64]]]
-        Further test sets, by name.
-    columns : Mapping[str, NDArray[Any]]
-        Further properties of each training image, e.g. the writer, by name.
+    Images have the shape (N, H, W, C); from the cache they are memory-mapped and
+    read-only. ``extra_tests`` are further test sets, and ``columns`` further properties
+    of each training image, e.g. the writer, by name. The other fields are those of
+    `DataDescription`.
     """
 
     train: Pixels
@@ -125,29 +94,18 @@ class ImageDataset:
     extra_tests: Mapping[str, tuple[Pixels, Labels]] = field(default_factory=dict)
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
-    @property
-    def channels(self) -> int:
-        """Number of channels of an image."""
-        return int(self.train.shape[-1])
-
-    @property
-    def size(self) -> int:
-        """Width and height of an image."""
-        return int(self.train.shape[1])
-
     @cached_property
     def description(self) -> DataDescription:
         """Properties that the nodes need."""
-        return DataDescription(self.mean, self.deviation, self.size, self.class_names)
+        size = int(self.train.shape[1])
+        return DataDescription(self.mean, self.deviation, size, self.class_names)
 
     def tensor(self, images: Pixels) -> Tensor:
         """Return normalised images; see :meth:`DataDescription.tensor`."""
         return self.description.tensor(images)
 
 
-def channel_statistics(
-    images: Pixels,
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def channel_statistics(images: Pixels) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and standard deviation of each channel, in units of a pixel's value.
 
     They are computed exactly from the histogram of the values. The deviation of a

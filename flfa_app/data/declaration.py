@@ -10,8 +10,6 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-__all__ = ["DatasetReader", "DatasetSource", "RawDataset"]
-
 
 @dataclass(frozen=True)
 class RawDataset:
@@ -35,20 +33,11 @@ class RawDataset:
 class DatasetReader:
     """Location of a data set and the function that reads it.
 
-    Parameters
-    ----------
-    location : str
-        File, folder or address, for error messages.
-    cure : str
-        What the user should do if the data is damaged, for error messages.
-    read : Callable[[], RawDataset]
-        Reads everything.
-    files : tuple[Path, ...]
-        Files that ``read`` reads. Their paths, sizes and modification times are part
-        of the cache key.
-    cache_key : str
-        Further text of the cache key: the order of the classes, or the address of data
-        that is not in local files. Data with neither files nor this text is not cached.
+    ``location`` (file, folder or address) and ``cure`` (what the user should do) are
+    for error messages about damaged data. The paths, sizes and modification times of
+    ``files``, which ``read`` reads, are part of the cache key. ``cache_key`` is
+    further text of that key: the order of the classes, or the address of data that is
+    not in local files. Data with neither files nor this text is not cached.
     """
 
     location: str
@@ -62,23 +51,11 @@ class DatasetReader:
 class DatasetSource(ABC):
     """Declaration of a data set. A subclass says where the files are.
 
-    Parameters
-    ----------
-    name : str
-        Value of the run config's key ``dataset``.
-    display_name : str
-        Spelling in tables and reports.
-    url : str
-        Where a person can get the data set.
-    train_images, test_images : int, optional
-        Number of images of the official files, for time estimates. Files with another
-        number are accepted.
-    image_size : int, optional
-        Width and height of an image in pixels.
-    channels : int, optional
-        Channels of an image.
-    classes : int, optional
-        Number of classes.
+    ``name`` is the value of the run config's key ``dataset``, ``display_name`` the
+    spelling in tables and reports, ``url`` where a person can get the data set. The
+    numbers of images of the official files are for time estimates; files with another
+    number are accepted. Width and height (``image_size``), channels and classes of the
+    files must be the declared ones; None accepts any.
     """
 
     name: str
@@ -92,46 +69,32 @@ class DatasetSource(ABC):
 
     @abstractmethod
     def find(self, data_dir: str, image_size: int) -> DatasetReader:
-        """Find the files; what can be downloaded is downloaded if they are missing.
+        """Find the files in ``data_dir`` (``""``: the usual folder).
 
-        Parameters
-        ----------
-        data_dir : str
-            Value of the run config's key ``data-dir``; ``""``: the usual folder.
-        image_size : int
-            Width and height to which photographs are resized; 0: not at all.
-
-        Raises
-        ------
-        FileNotFoundError
-            If the data set is missing and cannot be downloaded.
+        Photographs are resized to ``image_size`` pixels a side (0: not at all). What
+        can be downloaded is downloaded if it is missing; if it cannot be downloaded,
+        FileNotFoundError is raised.
         """
 
     def verify(self, dataset: RawDataset, location: str) -> None:
         """Raise ValueError if validated arrays do not have the declared form."""
-        declared = (self.image_size, self.channels, self.classes)
-        found = (
-            dataset.train.shape[1],
-            dataset.train.shape[3],
-            len(dataset.class_names),
+        _, size, _, channels = dataset.train.shape
+        classes = len(dataset.class_names)
+        form = _form(size, channels, classes)
+        declared = _form(
+            self.image_size or size, self.channels or channels, self.classes or classes
         )
-        if all(d in (None, f) for d, f in zip(declared, found, strict=True)):
-            return
-        raise ValueError(
-            f"{location} is not {self.name}: it has {_form(*found)}, {self.name} has "
-            f"{_form(*declared)}; set data-dir to the folder of {self.name}"
-            f"{f' ({self.url})' if self.url else ''}, or set dataset to 'files' and "
-            "data-dir to this one"
-        )
+        if form != declared:
+            raise ValueError(
+                f"{location} is not {self.name}: it has {form}, {self.name} has "
+                f"{declared}; set data-dir to the folder of {self.name}"
+                f"{f' ({self.url})' if self.url else ''}, or set dataset to 'files' "
+                "and data-dir to this one"
+            )
 
 
-def _form(size: int | None, channels: int | None, classes: int | None) -> str:
-    parts = []
-    if size is not None:
-        parts.append(f"{size}x{size} pixels")
-    if channels is not None:
-        parts.append(f"{channels} channel(s)")
-    if classes is not None:
-        parts.append(f"{classes} classes (labels from 0 to {classes - 1})")
-    *first, last = parts
-    return f"{', '.join(first)} and {last}" if first else last
+def _form(size: int, channels: int, classes: int) -> str:
+    return (
+        f"{size}x{size} pixels, {channels} channel(s) and {classes} classes (labels "
+        f"from 0 to {classes - 1})"
+    )

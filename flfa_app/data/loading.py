@@ -10,31 +10,21 @@ from flfa_app.data.declaration import DatasetReader, DatasetSource
 from flfa_app.data.sources import DATASETS
 from flfa_app.data.validation import validate_dataset
 
-__all__ = ["load_dataset"]
-
 
 @cache
 def load_dataset(name: str, data_dir: str = "", image_size: int = 0) -> ImageDataset:
-    """Load a data set: once per process, decoded once per machine.
+    """Load a data set of ``DATASETS``: once per process, decoded once per machine.
 
-    Parameters
-    ----------
-    name : str
-        A key of ``DATASETS``.
-    data_dir : str
-        Folder of its files; ``""``: the usual one.
-    image_size : int
-        Width and height to which photographs in folders are resized; all other images
-        must already have this size. 0: no resizing.
+    Photographs in folders are resized to ``image_size`` pixels a side; all other images
+    must already have this size. 0: no resizing.
 
     Raises
     ------
-    FileNotFoundError
-        If the data set is missing and cannot be downloaded.
     ValueError
         If it is damaged, of another size, or another data set.
     OSError
-        If a file cannot be read, or the cache cannot be written.
+        If it is missing and cannot be downloaded, a file cannot be read, or the cache
+        cannot be written.
     """
     source = DATASETS[name]
     reader = source.find(data_dir, image_size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flfa_app.data.cache import cached_dataset
-from flfa_app.data.class_names import refuse_unknown_classes, remap_labels
 from flfa_app.data.dataset import DataDescription, ImageDataset, Labels, Pixels
 from flfa_app.data.formats.huggingface import (
     is_saved_dataset,
@@ -21,9 +20,13 @@ from flfa_app.data.formats.huggingface import (
 )
 from flfa_app.data.formats.image_folder import class_folders, list_images, read_images
 from flfa_app.data.formats.npz import class_names_of, read_npz
-from flfa_app.data.validation import report_damage, validate_images, validate_labels
-
-__all__ = ["NodeData", "load_node_data"]
+from flfa_app.data.validation import (
+    refuse_unknown_classes,
+    remap_labels,
+    report_damage,
+    validate_images,
+    validate_labels,
+)
 
 _KEYS = (("train_images", "train_labels"), ("images", "labels"), ("x_train", "y_train"))
 _CURE = "write it again"
@@ -38,52 +41,44 @@ class NodeData(NamedTuple):
     labels: Labels
 
 
-class _NodeFiles(NamedTuple):
-    files: tuple[Path, ...]
-    read: Callable[[], _Arrays]
-
-
 @cache
 def load_node_data(dataset_path: str, description: DataDescription) -> NodeData:
     """Load a node's own training data: once per process, decoded once per machine.
 
-    Parameters
-    ----------
-    dataset_path : str
-        An ``.npz`` file with ``train_images`` and ``train_labels`` (or ``images`` and
-        ``labels``), a ``load_from_disk`` folder, or a folder with one folder per class
-        (or with ``train/``, which has them).
-    description : DataDescription
-        Properties of the run's data set, which this node's images must have.
-
-    Raises
-    ------
-    ValueError
-        If the images do not fit the run's.
+    The path is an ``.npz`` file with ``train_images`` and ``train_labels`` (or
+    ``images`` and ``labels``), a ``load_from_disk`` folder, or a folder with one folder
+    per class (or with ``train/``, which has them). Images that do not fit the
+    description of the run's data set are a ValueError.
     """
     path = Path(dataset_path).expanduser()
-    node_files = _find(path, description)
-    decode = partial(_decode, path, node_files, description)
+    files, read = _find(path, description)
+    decode = partial(_decode, path, read, description)
     # Everything that `_decode` checks: data that fits one run may not fit another.
     cache_key = json.dumps(
         [description.size, description.channels, description.class_names]
     )
     # A real node starts a process per message, so the memory of this one is not enough.
-    dataset = cached_dataset(
-        "node", description.size, node_files.files, cache_key, decode
-    )
+    dataset = cached_dataset("node", description.size, files, cache_key, decode)
     return NodeData(dataset.train, dataset.train_labels)
 
 
-def _find(path: Path, description: DataDescription) -> _NodeFiles:
+def _find(
+    path: Path, description: DataDescription
+) -> tuple[list[Path], Callable[[], _Arrays]]:
+    """Return the files, and the function that reads them."""
     if path.suffix == ".npz" and path.is_file():
-        return _NodeFiles((path,), partial(_read_npz, path, description))
+        return [path], partial(_read_npz, path, description)
     if is_saved_dataset(path):
         files = [file for file in path.rglob("*") if file.is_file()]
-        return _NodeFiles(tuple(files), partial(_read_saved, path, description))
+        return files, partial(_read_saved, path, description)
     if path.is_dir():
         folder = path / "train" if (path / "train").is_dir() else path
-        return _find_image_folder(folder, description)
+        names = class_folders(folder)
+        refuse_unknown_classes(names, description.class_names, str(folder), "the run")
+        images = list_images(folder, names, allow_empty_classes=True)
+        files = [file for file, _ in images]
+        labels = np.array([description.class_names.index(names[i]) for _, i in images])
+        return files, lambda: (read_images(files, description.size, _CURE), labels)
     problem = (
         "is not" if path.exists() else "is missing; this node's dataset-path must be"
     )
@@ -91,19 +86,6 @@ def _find(path: Path, description: DataDescription) -> _NodeFiles:
         f"{path} {problem} an .npz file, a folder written by datasets' save_to_disk, "
         "or a folder with one folder of images per class"
     )
-
-
-def _find_image_folder(folder: Path, description: DataDescription) -> _NodeFiles:
-    names = class_folders(folder)
-    _refuse_unknown(names, description, folder)
-    images = list_images(folder, names, allow_empty_classes=True)
-    files = [file for file, _ in images]
-    labels = np.array([description.class_names.index(names[i]) for _, i in images])
-
-    def read() -> _Arrays:
-        return read_images(files, description.size, _CURE), labels
-
-    return _NodeFiles(tuple(files), read)
 
 
 def _read_npz(path: Path, description: DataDescription) -> _Arrays:
@@ -131,60 +113,29 @@ def _labels_of_run(
     description: DataDescription,
     path: Path,
 ) -> NDArray[Any]:
-    """Return labels in the class order of the run.
-
-    Labels without names are in that order already.
-    """
+    """Return labels in the class order of the run, as those without names are."""
     if names is None or names == description.class_names or labels.size == 0:
         return labels
-    _refuse_unknown(names, description, path)
+    refuse_unknown_classes(names, description.class_names, str(path), "the run")
     with report_damage(path, _CURE):
-        # Validated before the lookup, in which -1 (no label) would be the last class.
-        # `_decode` compares their number with that of the images.
-        valid = validate_labels(labels, labels.size, len(names), "labels")
-    return remap_labels(valid, names, description.class_names)
-
-
-def _refuse_unknown(
-    names: Sequence[str], description: DataDescription, location: Path
-) -> None:
-    refuse_unknown_classes(names, description.class_names, str(location), "the run")
+        return remap_labels(labels, names, description.class_names, "labels")
 
 
 def _decode(
-    path: Path, node_files: _NodeFiles, description: DataDescription
+    path: Path, read: Callable[[], _Arrays], description: DataDescription
 ) -> ImageDataset:
-    images, labels = node_files.read()
-    _refuse_other_types(images, path)
-    with report_damage(path, _CURE):
-        images = validate_images(images, "images")
-        classes = len(description.class_names)
-        labels = validate_labels(labels, len(images), classes, "labels")
-    _refuse_other_shapes(images, description, path)
-    return ImageDataset(
-        images,
-        labels,
-        images[:0],
-        labels[:0],
-        description.class_names,
-        description.mean,
-        description.deviation,
-    )
-
-
-def _refuse_other_types(images: NDArray[Any], path: Path) -> None:
+    images, labels = read()
     if images.dtype != np.uint8:
         raise ValueError(
             f"the images in {path} are of type {images.dtype}; they must be uint8, "
             "whole numbers from 0 to 255: save them with astype(numpy.uint8), and "
             "multiply values from 0 to 1 by 255 first"
         )
-
-
-def _refuse_other_shapes(
-    images: Pixels, description: DataDescription, path: Path
-) -> None:
-    size, channels = images.shape[1], images.shape[3]
+    with report_damage(path, _CURE):
+        images = validate_images(images, "images")
+        classes = len(description.class_names)
+        labels = validate_labels(labels, len(images), classes, "labels")
+    _, size, _, channels = images.shape
     if (size, channels) != (description.size, description.channels):
         colours = {1: "in grey", 3: "in colour (RGB)"}.get(
             description.channels, "with these channels"
@@ -195,3 +146,12 @@ def _refuse_other_shapes(
             f"{description.size}x{description.size} with {description.channels}; save "
             f"them {colours} and in this size"
         )
+    return ImageDataset(
+        images,
+        labels,
+        images[:0],
+        labels[:0],
+        description.class_names,
+        description.mean,
+        description.deviation,
+    )

@@ -11,8 +11,6 @@ import numpy as np
 from flwr.common.logger import log
 from numpy.typing import NDArray
 
-__all__ = ["PARTITIONERS", "Partition", "partition_indices"]
-
 PARTITIONERS = ("dirichlet", "iid", "shards", "natural")
 # flwr-datasets draws eleven times with one seed before it gives up.
 SEEDS_TO_TRY = 20
@@ -32,33 +30,15 @@ def partition_indices(
     shards_per_client: int = 2,
     owners: NDArray[Any] | None = None,
 ) -> Partition:
-    """Distribute the training images over the clients.
+    """Distribute the training images, of which these are the labels, over the clients.
 
-    Parameters
-    ----------
-    labels : Sequence[int]
-        The label of each training image.
-    num_partitions : int
-        Number of clients.
-    partitioner : str
-        ``"dirichlet"`` (paper: the shares of each class are drawn from Dir(beta); a
-        client with its fair share of images gets no more), ``"iid"``, ``"shards"``
-        (sorted by label, cut into equal shards, dealt to the clients at random; the
-        remainder, less than one image per shard, is not used) or ``"natural"`` (by
-        owner).
-    beta : float
-        For ``"dirichlet"``: a small value gives clients few classes; a large one
-        approaches iid.
-    min_size : int
-        Smallest number of images of a client. A Dirichlet partition is drawn again
-        until every client has it.
-    seed : int
-        Together with the other arguments it determines the partition.
-    shards_per_client : int
-        For ``"shards"``.
-    owners : NDArray[Any], optional
-        For ``"natural"``: the owner of each training image. The clients are the owners
-        in sorted order.
+    The partitioners are ``"dirichlet"`` (paper: the shares of each class are drawn from
+    Dir(beta), where a small beta gives clients few classes and a large one approaches
+    iid; a client with its fair share of images gets no more; drawn again until every
+    client has ``min_size`` images), ``"iid"``, ``"shards"`` (sorted by label, cut into
+    equal shards, dealt to the clients at random; the remainder, less than one image per
+    shard, is not used) and ``"natural"`` (the clients are the owners of the images, in
+    sorted order). The arguments determine the partition.
 
     Raises
     ------
@@ -72,6 +52,7 @@ def partition_indices(
             f"{len(labels) // num_partitions} or less, or simulate fewer nodes"
         )
     from datasets import Dataset
+    from flwr_datasets.partitioner import IidPartitioner
 
     columns = {"label": labels, "index": range(len(labels))}
     if owners is not None:
@@ -80,7 +61,8 @@ def partition_indices(
     if partitioner == "dirichlet":
         return _dirichlet(table, num_partitions, beta, min_size, seed)
     if partitioner == "iid":
-        return _iid(table, num_partitions, seed)
+        # It cuts slices, so the rows are shuffled first.
+        return _indices(IidPartitioner(num_partitions), table.shuffle(seed))
     if partitioner == "shards":
         parts = _shards(table, num_partitions, shards_per_client, seed)
     else:
@@ -93,13 +75,6 @@ def partition_indices(
             f"{smallest} or less"
         )
     return parts
-
-
-def _iid(table: Any, num_partitions: int, seed: int) -> Partition:
-    from flwr_datasets.partitioner import IidPartitioner
-
-    # It cuts slices, so the rows are shuffled first.
-    return _indices(IidPartitioner(num_partitions), table.shuffle(seed))
 
 
 def _shards(table: Any, num_partitions: int, shards: int, seed: int) -> Partition:
@@ -150,26 +125,18 @@ def _dirichlet(
         )
         try:
             with warnings.catch_warnings():
-                # It warns after every draw that is too small, and raises after the
-                # last one.
+                # It warns after every draw that is too small, until it raises.
                 warnings.simplefilter("ignore", UserWarning)
                 parts = _indices(partitioner, table)
         except ValueError:
             continue
         if (draws := len(minimum.smallest_sizes)) > 1:
-            log(
-                INFO,
-                "Dirichlet partition: draw %d gives every client min-partition-size %d",
-                draws,
-                min_size,
-            )
+            text = "draw %d gives every client min-partition-size %d"
+            log(INFO, f"Dirichlet partition: {text}", draws, min_size)
         return parts
-    best = max(minimum.smallest_sizes)
-    cure = (
-        f"the largest min-partition-size that works is {best}: lower it"
-        if best
-        else "not even 1 works"
-    )
+    cure = "not even 1 works"
+    if best := max(minimum.smallest_sizes):
+        cure = f"the largest min-partition-size that works is {best}: lower it"
     raise ValueError(
         f"none of {len(minimum.smallest_sizes)} Dirichlet draws with dirichlet-beta "
         f"{beta:g} gives each of {num_partitions} clients min-partition-size "

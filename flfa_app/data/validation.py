@@ -9,7 +9,7 @@ import tarfile
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flfa_app.data.declaration import DatasetReader, RawDataset
-
-__all__ = [
-    "DAMAGE_ERRORS",
-    "number_classes",
-    "report_damage",
-    "validate_dataset",
-    "validate_images",
-    "validate_labels",
-]
 
 # Errors that readers of file formats raise for a truncated or overwritten file.
 DAMAGE_ERRORS = (
@@ -54,18 +45,15 @@ def report_damage(location: Path | str, cure: str) -> Iterator[None]:
     """Turn a library's error about a file into ValueError with location and cure."""
     try:
         yield
-    except DAMAGE_ERRORS as problem:
-        raise ValueError(
-            f"{location} is damaged: {_error_text(problem)}; {cure}"
-        ) from problem
-    except OSError as problem:
-        if problem.filename is not None:  # e.g. permissions: the text names the file
-            raise
+    except (*DAMAGE_ERRORS, OSError) as problem:
+        state = "is damaged"
         # gzip and Pillow raise OSError for bad content; a disk may fail as well.
-        what = "is damaged" if problem.errno is None else "cannot be read"
-        raise ValueError(f"{location} {what}: {_error_text(problem)}; {cure}") from (
-            problem
-        )
+        if isinstance(problem, OSError) and problem.errno is not None:
+            if problem.filename is not None:  # e.g. permissions: the text names it
+                raise
+            state = "cannot be read"
+        text = f"{location} {state}: {_error_text(problem)}; {cure}"
+        raise ValueError(text) from problem
 
 
 def _error_text(problem: Exception) -> str:
@@ -80,23 +68,28 @@ def _error_text(problem: Exception) -> str:
 
 
 def validate_dataset(dataset: RawDataset, reader: DatasetReader) -> RawDataset:
-    """Return the arrays in uniform shapes and types.
+    """Return the arrays in uniform shapes and types; raise ValueError if they are not.
 
-    Raises
-    ------
-    ValueError
-        With the location, the problem and the cure, if they are not a data set.
+    The error names the location, the problem and the cure.
     """
-    with report_damage(reader.location, reader.cure):
+
+    def validate(
+        images: NDArray[Any], labels: NDArray[Any], images_name: str, labels_name: str
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        images = validate_images(images, images_name)
         classes = len(dataset.class_names)
-        train = validate_images(dataset.train, "training images")
-        test = validate_images(dataset.test, "test images")
+        return images, validate_labels(labels, len(images), classes, labels_name)
+
+    with report_damage(reader.location, reader.cure):
+        train, train_labels = validate(
+            dataset.train, dataset.train_labels, "training images", "training labels"
+        )
+        test = validate(dataset.test, dataset.test_labels, "test images", "test labels")
         extra = {
-            name: (validate_images(images, name), labels)
-            for name, (images, labels) in dataset.extra_tests.items()
+            name: validate(*images_and_labels, name, name)
+            for name, images_and_labels in dataset.extra_tests.items()
         }
-        test_sets = {"the test images": test} | {k: x for k, (x, _) in extra.items()}
-        for name, images in test_sets.items():
+        for name, (images, _) in {"the test images": test, **extra}.items():
             if images.shape[1:] != train.shape[1:]:
                 raise ValueError(
                     f"the training images are {_shape_text(train)}, {name} "
@@ -109,18 +102,7 @@ def validate_dataset(dataset: RawDataset, reader: DatasetReader) -> RawDataset:
                     "training images"
                 )
         return RawDataset(
-            train,
-            validate_labels(
-                dataset.train_labels, len(train), classes, "training labels"
-            ),
-            test,
-            validate_labels(dataset.test_labels, len(test), classes, "test labels"),
-            dataset.class_names,
-            {
-                name: (images, validate_labels(labels, len(images), classes, name))
-                for name, (images, labels) in extra.items()
-            },
-            dataset.columns,
+            train, train_labels, *test, dataset.class_names, extra, dataset.columns
         )
 
 
@@ -146,18 +128,10 @@ def validate_images(images: NDArray[Any], name: str) -> NDArray[np.uint8]:
 def validate_labels(
     labels: NDArray[Any], images: int, classes: int, name: str
 ) -> NDArray[np.int64]:
-    """Return labels as (N,) integers; raise ValueError unless each is a class.
+    """Return labels, of shape (N,) or (N, 1), as (N,) integers.
 
-    Parameters
-    ----------
-    labels : NDArray[Any]
-        Of shape (N,) or (N, 1).
-    images : int
-        Number of images, N.
-    classes : int
-        Number of classes; labels are from 0 to one less.
-    name : str
-        Noun for the error message.
+    Raise ValueError unless N is the number of images and each label is from 0 to
+    ``classes - 1``.
     """
     if labels.shape not in ((images,), (images, 1)):
         raise ValueError(
@@ -183,7 +157,12 @@ def number_classes(
     There are at most as many as training images: one absurd label would otherwise fill
     the memory with names.
     """
-    largest = max(_largest_label(train_labels), _largest_label(test_labels))
+    for labels in (train_labels, test_labels):
+        if labels.size == 0:
+            raise ValueError("it has no training labels or no test labels")
+        if labels.dtype.kind not in "iuf" or not np.isfinite(labels.max()):
+            raise ValueError(f"labels (type {labels.dtype}) are not whole numbers")
+    largest = int(max(train_labels.max(), test_labels.max()))
     if largest >= train_labels.size:
         raise ValueError(
             f"a label is {largest}, which makes {largest + 1} classes for "
@@ -193,12 +172,27 @@ def number_classes(
     return tuple(str(i) for i in range(largest + 1))
 
 
-def _largest_label(labels: NDArray[Any]) -> int:
-    if labels.size == 0:
-        raise ValueError("it has no training labels or no test labels")
-    if labels.dtype.kind not in "iuf" or not np.isfinite(labels.max()):
-        raise ValueError(f"labels (type {labels.dtype}) are not whole numbers")
-    return int(labels.max())
+def refuse_unknown_classes(
+    names: Sequence[str], known_names: Sequence[str], location: str, known_by: str
+) -> None:
+    """Raise ValueError if a class of a location is not among those known elsewhere."""
+    if unknown := [name for name in names if name not in known_names]:
+        raise ValueError(
+            f"{location} has the class(es) {', '.join(unknown)}; those of {known_by} "
+            f"are {', '.join(known_names)}; remove the others or rename them"
+        )
+
+
+def remap_labels(
+    labels: NDArray[Any], names: Sequence[str], new_names: Sequence[str], noun: str
+) -> NDArray[np.int64]:
+    """Return labels that index ``names`` as labels that index ``new_names``.
+
+    The names must be among the new ones; a label without a name is a ValueError.
+    """
+    # Validated before the lookup, in which -1 (no label) would be the last class.
+    valid = validate_labels(labels, labels.size, len(names), noun)
+    return np.array([new_names.index(name) for name in names], np.int64)[valid]
 
 
 def _shape_text(images: NDArray[Any]) -> str:

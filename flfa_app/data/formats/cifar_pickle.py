@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from flfa_app.data.validation import report_damage
 
-__all__ = ["PickledArray", "read_batch"]
-
 # A truncated or overwritten pickle is a program that can fail anywhere.
 _UNPICKLING_ERRORS = (
     ArithmeticError,
@@ -55,13 +53,7 @@ class PickledArray:
         self.state = state
 
     def array(self) -> NDArray[np.uint8]:
-        """Return the array.
-
-        Raises
-        ------
-        ValueError
-            If it is not of bytes, or its length does not fit its shape.
-        """
+        """Return the array; raise ValueError unless its bytes fit its shape."""
         if not isinstance(self.state, tuple) or len(self.state) != 5:
             raise ValueError("an array in it has no shape, type and content")
         _, shape, dtype, is_fortran, content = self.state
@@ -71,7 +63,9 @@ class PickledArray:
             content = content.encode("latin1")
         if not isinstance(content, bytes):
             raise ValueError(f"the content of an array in it is {type(content)}")
-        if not isinstance(shape, tuple) or not all(map(_is_length, shape)):
+        if not isinstance(shape, tuple) or not all(
+            isinstance(length, int) and length >= 0 for length in shape
+        ):
             raise ValueError(f"the shape of an array in it is {shape!r:.80}")
         if len(content) != math.prod(shape):
             raise ValueError(
@@ -79,10 +73,6 @@ class PickledArray:
             )
         flat = np.frombuffer(content, np.uint8)
         return flat.reshape(shape, order="F" if is_fortran else "C")
-
-
-def _is_length(number: Any) -> bool:
-    return isinstance(number, int) and number >= 0
 
 
 def _encode_latin1(text: Any, encoding: Any) -> bytes:
@@ -126,10 +116,7 @@ class _BatchUnpickler(pickle._Unpickler):
 def read_batch(location: Path | str, content: bytes, cure: str) -> dict[str, Any]:
     """Return a batch, in which each array is a :class:`PickledArray`.
 
-    Raises
-    ------
-    ValueError
-        With the location, the problem and the cure.
+    A ValueError has the location, the problem and the cure.
     """
     with report_damage(location, cure):
         try:

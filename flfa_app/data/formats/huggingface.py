@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,23 +13,18 @@ from numpy.typing import NDArray
 from PIL.Image import DecompressionBombWarning
 from PIL.Image import Image as PillowImage
 
-from flfa_app.data.class_names import refuse_unknown_classes, remap_labels
 from flfa_app.data.declaration import DatasetReader, RawDataset
 from flfa_app.data.formats.pillow_images import (
     refuse_huge_image,
     same_channels,
     stack_images,
 )
-from flfa_app.data.validation import number_classes, report_damage, validate_labels
-
-__all__ = [
-    "Split",
-    "decode_splits",
-    "find_saved_dataset",
-    "is_saved_dataset",
-    "load_saved_dataset",
-    "read_split",
-]
+from flfa_app.data.validation import (
+    number_classes,
+    refuse_unknown_classes,
+    remap_labels,
+    report_damage,
+)
 
 _IMAGE_COLUMNS, _LABEL_COLUMNS = ("image", "img"), ("label", "fine_label")
 _TEST_SPLITS = ("test", "validation", "valid", "val")
@@ -39,13 +33,12 @@ _OWNER_TYPES = (
     *("string", "large_string", "bool"),
     *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
 )
+# Errors of ``datasets`` and of this module for files with another structure.
+_STRUCTURE_ERRORS = (AttributeError, KeyError, TypeError, FileNotFoundError)
 
 
 class Split(NamedTuple):
-    """Arrays of one split, e.g. the training split.
-
-    ``columns`` are those that can be the owner in a natural partition.
-    """
+    """Arrays of one split; ``columns`` can be the owner in a natural partition."""
 
     images: NDArray[np.uint8]
     labels: NDArray[Any]
@@ -63,7 +56,14 @@ def find_saved_dataset(
 ) -> DatasetReader:
     """Return the reader of a folder that ``save_to_disk`` has written."""
     files = [path for path in folder.rglob("*") if path.suffix in (".arrow", ".json")]
-    read = partial(_read, folder, class_names, cure)
+
+    def read() -> RawDataset:
+        splits = load_saved_dataset(folder, cure)
+        with report_damage(folder, cure):
+            if not isinstance(splits, Mapping):
+                raise ValueError("it is a single split; train and test are needed")
+            return decode_splits(splits, class_names)
+
     return DatasetReader(str(folder), cure, read, files=tuple(files))
 
 
@@ -74,32 +74,13 @@ def load_saved_dataset(folder: Path, cure: str) -> Any:
 
     with report_damage(folder, cure):
         try:
-            _check_data_files(folder)
+            for state in folder.rglob("state.json"):
+                for file in json.loads(state.read_text()).get("_data_files", []):
+                    if not (path := state.parent / file["filename"]).is_file():
+                        raise ValueError(f"{path} is missing")
             return load_from_disk(str(folder))
-        except (
-            ArrowException,
-            AttributeError,
-            KeyError,
-            TypeError,
-            FileNotFoundError,
-        ) as problem:
+        except (ArrowException, *_STRUCTURE_ERRORS) as problem:
             raise ValueError(f"{type(problem).__name__}: {problem}") from problem
-
-
-def _check_data_files(folder: Path) -> None:
-    """Raise ValueError if a file that a ``state.json`` lists is missing."""
-    for state in folder.rglob("state.json"):
-        for file in json.loads(state.read_text()).get("_data_files", []):
-            if not (state.parent / file["filename"]).is_file():
-                raise ValueError(f"{state.parent / file['filename']} is missing")
-
-
-def _read(folder: Path, class_names: tuple[str, ...] | None, cure: str) -> RawDataset:
-    splits = load_saved_dataset(folder, cure)
-    with report_damage(folder, cure):
-        if not isinstance(splits, Mapping):
-            raise ValueError("it is a single split; train and test are needed")
-        return decode_splits(splits, class_names)
 
 
 def decode_splits(
@@ -121,30 +102,22 @@ def decode_splits(
         names = number_classes(train.labels, test.labels)
     if class_names is not None and len(names) != len(class_names):
         raise ValueError(f"it has {len(names)} classes, not {len(class_names)}")
-    images = same_channels(train.images, test.images)
+    test_labels = test.labels
+    if train.class_names and test.class_names and train.class_names != test.class_names:
+        split_names = "its test split", "its training split"
+        refuse_unknown_classes(test.class_names, train.class_names, *split_names)
+        test_labels = remap_labels(
+            test_labels, test.class_names, train.class_names, "test labels"
+        )
+    train_images, test_images = same_channels(train.images, test.images)
     return RawDataset(
-        images[0],
+        train_images,
         train.labels,
-        images[1],
-        _test_labels(train, test),
+        test_images,
+        test_labels,
         names,
         columns=train.columns,
     )
-
-
-def _test_labels(train: Split, test: Split) -> NDArray[Any]:
-    """Return the test labels in the class order of the training split."""
-    train_names, test_names = train.class_names, test.class_names
-    if train_names is None or test_names is None or train_names == test_names:
-        return test.labels
-    refuse_unknown_classes(
-        test_names, train_names, "its test split", "its training split"
-    )
-    # Validated before the lookup, in which -1 (no label) would be the last class.
-    labels = validate_labels(
-        test.labels, len(test.images), len(test_names), "test labels"
-    )
-    return remap_labels(labels, test_names, train_names)
 
 
 def read_split(split: Any) -> Split:
@@ -181,15 +154,13 @@ def _first_column(split: Any, names: tuple[str, ...]) -> str:
 
 
 def _owner_columns(split: Any, excluded: set[str]) -> dict[str, NDArray[Any]]:
-    columns = {
-        name: np.asarray(list(split[name]))
+    return {
+        name: values
         for name in split.column_names
         if name not in excluded
         and getattr(split.features[name], "dtype", "") in _OWNER_TYPES
-    }
-    # A column with missing values has become one of objects or floats.
-    return {
-        name: values for name, values in columns.items() if values.dtype.kind in "biuU"
+        # A column with missing values becomes one of objects or floats.
+        and (values := np.asarray(list(split[name]))).dtype.kind in "biuU"
     }
 
 

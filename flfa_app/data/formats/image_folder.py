@@ -8,7 +8,6 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from logging import WARNING
 from pathlib import Path
 
@@ -26,8 +25,6 @@ from flfa_app.data.formats.pillow_images import (
 )
 from flfa_app.data.validation import report_damage
 
-__all__ = ["class_folders", "find_image_folder", "list_images", "read_images"]
-
 _SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 _CURE = "delete it, or save it again"
 # Photographs are large until they are resized, so only some are decoded ahead.
@@ -37,17 +34,11 @@ _IMAGES_AHEAD = 256
 def find_image_folder(
     root: Path, image_size: int, class_names: Sequence[str] | None = None
 ) -> DatasetReader:
-    """Return the reader of an image folder.
+    """Return the reader of a folder with ``train`` and ``test`` (or ``val``).
 
-    Parameters
-    ----------
-    root : Path
-        Folder with ``train`` and ``test`` (or ``val``).
-    image_size : int
-        Width and height to which images are resized; 0: not at all, they must be
-        square and of one size.
-    class_names : Sequence[str], optional
-        The class folders to use, in the order of the labels. Default: all, sorted.
+    Images are resized to ``image_size`` pixels a side; with 0 they must be square and
+    of one size. The class folders are, in the order of the labels, ``class_names``, or
+    all sorted.
     """
     tests = [root / name for name in ("test", "val") if (root / name).is_dir()]
     if not tests:
@@ -57,10 +48,23 @@ def find_image_folder(
         )
     names = tuple(class_names or class_folders(root / "train"))
     train, test = (list_images(folder, names) for folder in (root / "train", tests[0]))
+
+    def read() -> RawDataset:
+        train_images, test_images = same_channels(
+            *(
+                read_images([path for path, _ in split], image_size, _CURE)
+                for split in (train, test)
+            )
+        )
+        train_labels, test_labels = (
+            np.array([label for _, label in split]) for split in (train, test)
+        )
+        return RawDataset(train_images, train_labels, test_images, test_labels, names)
+
     return DatasetReader(
         str(root),
         _CURE,
-        read=partial(_read, train, test, names, image_size),
+        read,
         files=tuple(path for path, _ in (*train, *test)),
         # The labels follow the order of the names, which the files do not tell.
         cache_key=json.dumps(names),
@@ -79,23 +83,10 @@ def class_folders(folder: Path) -> list[str]:
 def list_images(
     folder: Path, class_names: Sequence[str], *, allow_empty_classes: bool = False
 ) -> list[tuple[Path, int]]:
-    """Return the image files of the classes, each with its label.
+    """Return the image files of the class folders, without hidden ones, with labels.
 
-    Hidden files are left out.
-
-    Parameters
-    ----------
-    folder : Path
-        Parent of the class folders.
-    class_names : Sequence[str]
-        In the order of the labels.
-    allow_empty_classes : bool
-        Whether one image of any class is enough.
-
-    Raises
-    ------
-    FileNotFoundError
-        If a class has no folder, or no image in it.
+    A class without an image is a FileNotFoundError; with ``allow_empty_classes``, one
+    image of any class is enough.
     """
     suffixes = ", ".join(_SUFFIXES)
     images = []
@@ -147,19 +138,3 @@ def _read_image(path: Path, size: int, cure: str) -> Image.Image:
             log(WARNING, "%s is very large: %dx%d pixels", path, width, height)
         image.load()
     return crop_square(str(path), image, size) if size else image.copy()
-
-
-def _read(
-    train: Sequence[tuple[Path, int]],
-    test: Sequence[tuple[Path, int]],
-    class_names: tuple[str, ...],
-    image_size: int,
-) -> RawDataset:
-    images = same_channels(
-        *(
-            read_images([path for path, _ in split], image_size, _CURE)
-            for split in (train, test)
-        )
-    )
-    labels = [np.array([label for _, label in split]) for split in (train, test)]
-    return RawDataset(images[0], labels[0], images[1], labels[1], class_names)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import zipfile
 from collections import Counter
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ from numpy.typing import NDArray
 
 from flfa_app.data.declaration import DatasetReader, RawDataset
 from flfa_app.data.validation import number_classes, report_damage
-
-__all__ = ["class_names_of", "find_npz", "read_npz"]
 
 # MedMNIST's keys, and those of Keras.
 _KEYS = (
@@ -29,17 +26,28 @@ def find_npz(
 ) -> DatasetReader:
     """Return the reader of an archive.
 
-    Parameters
-    ----------
-    path : Path
-        The archive.
-    class_names : tuple[str, ...], optional
-        In the order of the labels. Default: the array ``class_names`` of the archive,
-        or the numbers up to the largest label.
-    cure : str
-        What the user should do if the archive is damaged.
+    Without ``class_names`` they are the array ``class_names`` of the archive, or the
+    numbers up to the largest label.
     """
-    read = partial(_read, path, class_names, cure)
+
+    def read() -> RawDataset:
+        arrays, others = read_npz(path, _KEYS, cure)
+        train, train_labels, test, test_labels = arrays
+        with report_damage(path, cure):
+            names = class_names or class_names_of(others)
+            if names is None:
+                names = number_classes(train_labels, test_labels)
+        columns = {
+            key.removeprefix("train_"): values
+            for key, values in others.items()
+            if key.startswith("train_")
+            and values.shape == train.shape[:1]
+            and values.dtype.kind in "biuU"
+        }
+        return RawDataset(
+            train, train_labels, test, test_labels, names, columns=columns
+        )
+
     return DatasetReader(str(path), cure, read, files=(path,))
 
 
@@ -60,16 +68,14 @@ def read_npz(
         with np.load(path, allow_pickle=False) as archive:
             for keys in alternatives:
                 if set(keys) <= set(archive.files):
-                    others = [
-                        key
+                    arrays = [_read_array(archive, key) for key in keys]
+                    others = {
+                        key: _read_array(archive, key)
                         for key in archive.files
                         if key not in keys
                         and (key == "class_names" or key.startswith("train_"))
-                    ]
-                    return (
-                        [_read_array(archive, key) for key in keys],
-                        {key: _read_array(archive, key) for key in others},
-                    )
+                    }
+                    return arrays, others
             expected = " or ".join(", ".join(keys) for keys in alternatives)
             raise ValueError(f"it has {', '.join(archive.files)}, not {expected}")
 
@@ -82,13 +88,7 @@ def _read_array(archive: Any, key: str) -> NDArray[Any]:
 
 
 def class_names_of(arrays: Mapping[str, NDArray[Any]]) -> tuple[str, ...] | None:
-    """Return the class names in an archive, in the order of its labels, if any.
-
-    Raises
-    ------
-    ValueError
-        If they are not one name per class.
-    """
+    """Return the class names in an archive, in the order of its labels, if any."""
     if (array := arrays.get("class_names")) is None:
         return None
     if array.ndim != 1:
@@ -101,23 +101,3 @@ def class_names_of(arrays: Mapping[str, NDArray[Any]]) -> tuple[str, ...] | None
     if repeated := [name for name, times in Counter(names).items() if times > 1]:
         raise ValueError(f"its class_names have {', '.join(repeated)} more than once")
     return names
-
-
-def _read(path: Path, class_names: tuple[str, ...] | None, cure: str) -> RawDataset:
-    arrays, others = read_npz(path, _KEYS, cure)
-    train, train_labels, test, test_labels = arrays
-    if class_names is None:
-        with report_damage(path, cure):
-            class_names = class_names_of(others)
-            if class_names is None:
-                class_names = number_classes(train_labels, test_labels)
-    columns = {
-        key.removeprefix("train_"): values
-        for key, values in others.items()
-        if key.startswith("train_")
-        and values.shape == train.shape[:1]
-        and values.dtype.kind in "biuU"
-    }
-    return RawDataset(
-        train, train_labels, test, test_labels, class_names, columns=columns
-    )

@@ -10,8 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-__all__ = ["crop_square", "refuse_huge_image", "same_channels", "stack_images"]
-
 # Modes with eight bits per channel; all but the first two are converted to RGB.
 _MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
 
@@ -30,15 +28,8 @@ def refuse_huge_image(name: str) -> Iterator[None]:
 def stack_images(images: Iterable[tuple[str, Image.Image]]) -> NDArray[np.uint8]:
     """Return images of one size as (N, H, W, C): grey if all are, otherwise RGB.
 
-    Parameters
-    ----------
-    images : Iterable[tuple[str, Image]]
-        Each with its name for error messages.
-
-    Raises
-    ------
-    ValueError
-        If they differ in size, or have more than eight bits per channel.
+    Each has its name for error messages. Images that differ in size, or have more than
+    eight bits per channel, are a ValueError.
     """
     arrays: list[NDArray[np.uint8]] = []
     first_name = ""
@@ -73,13 +64,7 @@ def _grey_or_rgb(name: str, image: Image.Image) -> Image.Image:
 
 
 def crop_square(name: str, image: Image.Image, size: int) -> Image.Image:
-    """Resize an image (bicubic, shorter side ``size``) and crop its middle.
-
-    Raises
-    ------
-    ValueError
-        If it has more than eight bits per channel.
-    """
+    """Resize an image (bicubic, shorter side ``size``) and crop its middle."""
     image = _grey_or_rgb(name, image)  # the indices of a palette cannot be interpolated
     scale = size / min(image.size)
     width, height = (max(size, round(side * scale)) for side in image.size)

@@ -9,8 +9,6 @@ from importlib import import_module
 
 from flfa_app.data.declaration import DatasetSource
 
-__all__ = ["DATASETS"]
-
 _MODULES = (
     "digits",
     "medmnist",

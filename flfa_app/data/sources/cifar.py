@@ -23,38 +23,32 @@ from flfa_app.data.sources.common import (
 )
 from flfa_app.data.validation import report_damage, validate_labels
 
-__all__ = ["SOURCES"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Cifar(DatasetSource):
     """The batches of one of the two data sets.
 
-    Parameters
-    ----------
-    folder, archive : str
-        Name of the official archive, and of the folder in it.
-    train_files : tuple[str, ...]
-        Training batches.
-    test_file, meta_file : str
-        Test batch, and the file with the names of the classes.
-    labels_key, names_key : str
-        Keys of a batch's labels, and of the names in ``meta_file``.
-    class_names : tuple[str, ...]
-        Names for formats that may have none.
-    hub : str
-        Name on the Hub of Hugging Face.
+    ``folder`` is the folder in the official archive; its ``meta_file`` has the names of
+    the classes under ``names_key``. ``class_names`` are for formats that may have none.
     """
 
+    url: str = "https://www.cs.toronto.edu/~kriz/cifar.html"
+    train_images: int | None = 50_000
+    test_images: int | None = 10_000
+    image_size: int | None = 32
+    channels: int | None = 3
     folder: str
-    archive: str
     train_files: tuple[str, ...]
     test_file: str
     meta_file: str
     labels_key: str
     names_key: str
     class_names: tuple[str, ...]
-    hub: str
+
+    @property
+    def archive(self) -> str:
+        """Name of the official archive."""
+        return f"cifar-{self.classes}-python.tar.gz"
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -63,17 +57,13 @@ class Cifar(DatasetSource):
 
     def find(self, data_dir: str, image_size: int) -> DatasetReader:
         """Find the batches; download the data set if they are missing."""
-        roots = [Path(data_dir).expanduser()] if data_dir else []
-        for root in roots:
-            if reader := self._find_in(root):
-                return reader
-        text = missing_dataset_text(
-            self.name,
-            [f"{self.folder}/", self.archive],
-            roots,
-            f"download {self.archive} from {self.url}",
-        )
-        return hub_dataset(self.hub, self.class_names, text)
+        root = Path(data_dir).expanduser() if data_dir else None
+        if root and (reader := self._find_in(root)):
+            return reader
+        files = [f"{self.folder}/", self.archive]
+        download = f"download {self.archive} from {self.url}"
+        text = missing_dataset_text(self.name, files, root, download)
+        return hub_dataset(f"uoft-cs/{self.name}", self.class_names, text)
 
     def _find_in(self, root: Path) -> DatasetReader | None:
         cure = f"delete it and download {self.archive} again from {self.url}"
@@ -127,10 +117,8 @@ class Cifar(DatasetSource):
                 if not isinstance(numbers, list):
                     raise ValueError(f"it has no list {self.labels_key}")
                 # `np.array` raises ValueError for lists of several lengths.
-                array = np.array(numbers)
-                labels.append(
-                    validate_labels(array, len(rows), classes, self.labels_key)
-                )
+                array, key = np.array(numbers), self.labels_key
+                labels.append(validate_labels(array, len(rows), classes, key))
             images.append(rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
         location = f"{prefix}{self.meta_file}"
         names = read_batch(location, contents[self.meta_file], cure).get(self.names_key)
@@ -199,21 +187,12 @@ def _image_rows(batch: dict[str, Any]) -> NDArray[np.uint8]:
     return rows
 
 
-_BOTH: dict[str, Any] = {
-    "url": "https://www.cs.toronto.edu/~kriz/cifar.html",
-    "train_images": 50_000,
-    "test_images": 10_000,
-    "image_size": 32,
-    "channels": 3,
-}
-
 SOURCES = (
     Cifar10(
         name="cifar10",
         display_name="CIFAR-10",
         classes=10,
         folder="cifar-10-batches-py",
-        archive="cifar-10-python.tar.gz",
         train_files=tuple(f"data_batch_{i}" for i in range(1, 6)),
         test_file="test_batch",
         meta_file="batches.meta",
@@ -223,22 +202,17 @@ SOURCES = (
             *("airplane", "automobile", "bird", "cat", "deer"),
             *("dog", "frog", "horse", "ship", "truck"),
         ),
-        hub="uoft-cs/cifar10",
-        **_BOTH,
     ),
     Cifar100(
         name="cifar100",
         display_name="CIFAR-100",
         classes=100,
         folder="cifar-100-python",
-        archive="cifar-100-python.tar.gz",
         train_files=("train",),
         test_file="test",
         meta_file="meta",
         labels_key="fine_labels",
         names_key="fine_label_names",
         class_names=tuple(str(i) for i in range(100)),
-        hub="uoft-cs/cifar100",
-        **_BOTH,
     ),
 )

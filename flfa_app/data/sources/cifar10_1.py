@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from flfa_app.data.validation import report_damage, validate_images, validate_labels
 
-__all__ = ["find_cifar10_1", "read_cifar10_1"]
-
 _URL = "https://github.com/modestyachts/CIFAR-10.1"
 _CURE = f"delete it and download it again from {_URL}"
 _CLASSES, _IMAGE_SHAPE = 10, (32, 32, 3)

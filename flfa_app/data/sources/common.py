@@ -14,8 +14,6 @@ from flfa_app.data.formats.huggingface import (
 )
 from flfa_app.data.formats.npz import find_npz
 
-__all__ = ["find_common_format", "hub_dataset", "missing_dataset_text"]
-
 
 def find_common_format(
     name: str, root: Path, class_names: tuple[str, ...] | None, cure: str
@@ -35,24 +33,14 @@ def find_common_format(
 
 
 def missing_dataset_text(
-    name: str, files: Iterable[str], searched: Iterable[Path], download: str
+    name: str, files: Iterable[str], searched: Path | None, download: str
 ) -> str:
-    """Return the error text for a data set that was not found.
+    """Return the error text for a data set that was not found in a folder.
 
-    Parameters
-    ----------
-    name : str
-        Name of the data set.
-    files : Iterable[str]
-        Files and folders of its own format.
-    searched : Iterable[Path]
-        Folders that were searched.
-    download : str
-        How to get it.
+    ``files`` are those of its own format, ``download`` says how to get it.
     """
     formats = [*files, f"{name}.npz", f"load_from_disk folder {name}/"]
-    folders = ", ".join(map(str, searched))
-    where = f"in {folders}" if folders else "because data-dir is empty"
+    where = f"in {searched}" if searched else "because data-dir is empty"
     return (
         f"{name} is missing: no {', no '.join(formats)} was found {where}; {download} "
         "and set data-dir to its folder"
@@ -64,14 +52,7 @@ def hub_dataset(
 ) -> DatasetReader:
     """Return a reader that downloads a data set from the Hub of Hugging Face.
 
-    Parameters
-    ----------
-    repository : str
-        Name of the data set on the Hub.
-    class_names : tuple[str, ...]
-        In the order of the labels.
-    missing_text : str
-        First part of the error text if the download fails.
+    ``missing_text`` is the first part of the error text if the download fails.
     """
     location = f"the Hub's {repository}"
     return DatasetReader(

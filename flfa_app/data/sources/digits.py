@@ -11,8 +11,6 @@ import numpy as np
 from flfa_app.data.declaration import DatasetReader, DatasetSource, RawDataset
 from flfa_app.data.validation import report_damage
 
-__all__ = ["SOURCES"]
-
 _CURE = "install scikit-learn again"
 
 

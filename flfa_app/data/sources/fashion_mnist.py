@@ -17,8 +17,6 @@ from flfa_app.data.sources.common import (
 )
 from flfa_app.data.validation import report_damage
 
-__all__ = ["DEBIAN_FOLDER", "SOURCES"]
-
 CLASS_NAMES = (
     *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
     *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
@@ -48,7 +46,7 @@ class FashionMNIST(DatasetSource):
         if reader := find_common_format(self.name, root, CLASS_NAMES, cure):
             return reader
         download = f"download the four idx files from {self.url}"
-        text = missing_dataset_text(self.name, [f"{_FILES[0]}[.gz]"], [root], download)
+        text = missing_dataset_text(self.name, [f"{_FILES[0]}[.gz]"], root, download)
         return hub_dataset("zalando-datasets/fashion_mnist", CLASS_NAMES, text)
 
     def _files_in(self, folder: Path) -> tuple[Path, ...]:
@@ -69,10 +67,10 @@ class FashionMNIST(DatasetSource):
 
 
 def _read(files: tuple[Path, ...], cure: str) -> RawDataset:
-    arrays = [
+    train, train_labels, test, test_labels = (
         _read_idx(path, 1 if "labels" in path.name else 3, cure) for path in files
-    ]
-    return RawDataset(arrays[0], arrays[1], arrays[2], arrays[3], CLASS_NAMES)
+    )
+    return RawDataset(train, train_labels, test, test_labels, CLASS_NAMES)
 
 
 def _read_idx(path: Path, dimensions: int, cure: str) -> NDArray[np.uint8]:

@@ -9,8 +9,6 @@ from flfa_app.data.formats.huggingface import find_saved_dataset, is_saved_datas
 from flfa_app.data.formats.image_folder import find_image_folder
 from flfa_app.data.formats.npz import find_npz
 
-__all__ = ["SOURCES"]
-
 _FORMATS = (
     "an .npz file, a folder written by datasets' save_to_disk, or a folder with "
     "train/<class>/ and test/<class>/"

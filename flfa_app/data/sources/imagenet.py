@@ -9,8 +9,6 @@ from flfa_app.data.declaration import DatasetReader, DatasetSource
 from flfa_app.data.formats.image_folder import find_image_folder
 from flfa_app.data.validation import report_damage
 
-__all__ = ["SOURCES"]
-
 DEFAULT_SIZE = 64
 
 
@@ -37,7 +35,10 @@ class ImageNet100(DatasetSource):
                     "val/<class>/ (or test/) and classes.txt with one class name per "
                     f"line. {download}"
                 )
-        names = _read_class_names(class_list)
+        with report_damage(class_list, "save it as text in UTF-8, one name per line"):
+            # Editors of Windows put a byte order mark at the beginning.
+            text = class_list.read_text(encoding="utf-8-sig")
+        names = [line.strip() for line in text.splitlines() if line.strip()]
         if not names:
             raise ValueError(f"{class_list} names no class; write one name per line")
         if repeated := [name for name, times in Counter(names).items() if times > 1]:
@@ -48,17 +49,5 @@ class ImageNet100(DatasetSource):
         return find_image_folder(root, image_size or DEFAULT_SIZE, names)
 
 
-def _read_class_names(path: Path) -> list[str]:
-    with report_damage(path, "save it as text in UTF-8, one class name per line"):
-        # Editors of Windows put a byte order mark at the beginning.
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    return [line.strip() for line in lines if line.strip()]
-
-
-SOURCES = (
-    ImageNet100(
-        name="imagenet100",
-        display_name="ImageNet-100",
-        url="https://www.image-net.org",
-    ),
-)
+_URL = "https://www.image-net.org"
+SOURCES = (ImageNet100(name="imagenet100", display_name="ImageNet-100", url=_URL),)

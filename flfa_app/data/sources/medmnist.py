@@ -12,8 +12,6 @@ from flfa_app.data.declaration import DatasetReader, DatasetSource, RawDataset
 from flfa_app.data.formats.npz import find_npz
 from flfa_app.data.sources.common import find_common_format, missing_dataset_text
 
-__all__ = ["SOURCES"]
-
 
 class MedMNIST(DatasetSource):
     """The official file of 28x28 pixels."""
@@ -25,9 +23,8 @@ class MedMNIST(DatasetSource):
         reader = find_common_format(self.name, root, None, cure)
         if reader is None:
             path = root / f"{self.name}.npz"
-            text = missing_dataset_text(
-                self.name, (), [root], f"download it from {self.url}"
-            )
+            download = f"download it from {self.url}"
+            text = missing_dataset_text(self.name, (), root, download)
             _download(self.name, path, text)
             reader = find_npz(path, None, cure)
         # Some of the data sets have the same form: only the file name tells them apart.
@@ -68,19 +65,15 @@ def _download(name: str, path: Path, missing_text: str) -> None:
             package_class(split="train", download=True, root=folder)
             Path(folder, path.name).replace(path)
     except (OSError, RuntimeError) as problem:
+        # A typing error in `data-dir` leaves no folders.
+        with suppress(OSError):  # one was never created, or another process uses it
+            for empty in created:
+                empty.rmdir()
         cause = problem.__context__ or problem
-        _remove_empty(created)
         raise FileNotFoundError(
             f"{missing_text}. The medmnist package has failed to download it: "
             f"{type(cause).__name__}: {cause}"
         ) from problem
-
-
-def _remove_empty(folders: list[Path]) -> None:
-    """Remove folders, the innermost first: ``data-dir`` may be a typing error."""
-    with suppress(OSError):  # one was never created, or another process uses it
-        for folder in folders:
-            folder.rmdir()
 
 
 def _declare(

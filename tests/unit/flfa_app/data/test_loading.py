@@ -14,7 +14,7 @@ def test_loading_again_reads_nothing() -> None:
 
 def test_other_sizes_than_image_size_are_refused(tmp_path: Path) -> None:
     path = write.npz(tmp_path / "own.npz", write.GREY)
-    assert load_dataset("files", str(path), 28).size == 28
+    assert load_dataset("files", str(path), 28).train.shape[1] == 28
     with pytest.raises(
         ValueError, match=r"image-size is 32, but .* are 28x28, and only image folders"
     ):

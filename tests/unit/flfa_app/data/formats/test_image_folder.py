@@ -65,7 +65,7 @@ def test_resized_images_of_every_mode(tmp_path: Path) -> None:
 
 def test_images_stay_grey_unless_one_is_in_colour(tmp_path: Path) -> None:
     write.image_folder(tmp_path / "grey", GREY, TEN)
-    assert load_dataset("files", str(tmp_path / "grey")).channels == 1
+    assert load_dataset("files", str(tmp_path / "grey")).train.shape[-1] == 1
     write.image_folder(tmp_path / "mixed", GREY, TEN)
     red = np.zeros((28, 28, 3), np.uint8) + np.array([255, 0, 0], np.uint8)
     Image.fromarray(red).save(tmp_path / "mixed" / "test" / TEN[9] / "z.png")
@@ -81,7 +81,7 @@ def test_different_sizes_need_image_size(tmp_path: Path) -> None:
     write.class_folders(tmp_path / "train", small, np.array([1]), TEN)
     with pytest.raises(ValueError, match=r"has 9x9 pixels, .* 32x32; .*image-size"):
         load_dataset("files", str(tmp_path))
-    assert load_dataset("files", str(tmp_path), 16).size == 16
+    assert load_dataset("files", str(tmp_path), 16).train.shape[1] == 16
 
 
 def test_missing_folders_and_images(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_listed_classes_are_used_in_their_order(tmp_path: Path) -> None:
     for image in dataset.train:
         assert image[:, :28, 0].min() > 150 > 50 > image[:, :28, 2].max()
         assert image[:, 36:, 2].min() > 150 > 50 > image[:, 36:, 0].max()
-    assert load_dataset("imagenet100", str(tmp_path), 32).size == 32
+    assert load_dataset("imagenet100", str(tmp_path), 32).train.shape[1] == 32
 
 
 def test_order_of_the_list_is_part_of_the_cache_key(tmp_path: Path) -> None:
