@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 
 from flfa_app.config import RunConfig
@@ -12,11 +11,7 @@ from flfa_app.errors import ConfigError
 from flfa_app.experiments.grid import read_grid
 from flfa_app.experiments.progress import format_duration
 from flfa_app.experiments.store import Cell, GridResults, has_grid, read_results
-from flfa_app.experiments.time_estimate import (
-    TimeEstimate,
-    estimate_cell,
-    measure_rounds,
-)
+from flfa_app.experiments.time_estimate import estimate_cell, measure_rounds, workload
 
 # A dry run lists up to so many cells one by one; of more, it groups the seeds.
 MAX_LISTED_CELLS = 30
@@ -28,7 +23,7 @@ class Plan:
 
     ``concurrent_cells`` run at the same time, each with ``workers``. ``seconds`` is
     the time of all pending cells, None if it is unknown, and ``measured`` if all
-    ``estimates`` (by cell id) come from finished cells.
+    ``estimates`` (seconds by cell id) come from finished cells.
     """
 
     results: GridResults
@@ -38,7 +33,7 @@ class Plan:
     workers: int
     seconds: float | None
     measured: bool
-    estimates: dict[str, TimeEstimate]
+    estimates: dict[str, float | None]
 
 
 def open_grid(
@@ -112,7 +107,7 @@ def make_plan(results: GridResults, selected: list[Cell], workers: int) -> Plan:
     estimates = {
         cell.id: estimate_cell(cell, workers_each, round_seconds) for cell in pending
     }
-    seconds = [e.seconds for e in estimates.values() if e.seconds is not None]
+    seconds = [x for x in estimates.values() if x is not None]
     all_known = len(seconds) == len(estimates)
     return Plan(
         results=results,
@@ -121,48 +116,31 @@ def make_plan(results: GridResults, selected: list[Cell], workers: int) -> Plan:
         concurrent_cells=concurrent_cells,
         workers=workers_each,
         seconds=sum(seconds) / concurrent_cells if all_known else None,
-        measured=all(estimate.measured for estimate in estimates.values()),
+        measured=all(workload(cell) in round_seconds for cell in pending),
         estimates=estimates,
     )
 
 
 def check_data(cells: Sequence[Cell]) -> None:
     """Raise :class:`ConfigError` with all problems of data, models and machine."""
+    # Imported here because it imports torch, which takes seconds.
+    from flfa_app.preflight import prepare
+
     problems: dict[str, None] = {}  # ordered, without duplicates
-    start_problems, partition_problems = cache(_start_problems), cache(_few_images)
+    checked = set()
     for cell in cells:
         config = RunConfig.parse({**cell.run_config, "output-dir": ""})
         # Neither data nor model depend on these keys: one check for all their values.
         config = replace(config, algorithm="fedavg", num_server_rounds=1)
-        # Whether every node gets enough images depends on the seed, but not on FLFA.
-        without_flfa = replace(config, flfa="none", fixed_fa_layers="")
-        found = start_problems(replace(config, seed=0)) or partition_problems(
-            without_flfa, cell.nodes
-        )
-        problems |= dict.fromkeys(f"{config.dataset}: {x}" for x in found)
+        if (config, cell.nodes) not in checked:
+            checked.add((config, cell.nodes))
+            try:
+                prepare(config, cell.nodes)
+            except ConfigError as error:
+                found = (f"{config.dataset}: {text}" for text in error.problems)
+                problems |= dict.fromkeys(found)
     if problems:
         raise ConfigError("the grid cannot start:", problems)
-
-
-def _start_problems(config: RunConfig) -> Sequence[str]:
-    # Imported here because it imports torch, which takes seconds.
-    from flfa_app.preflight import prepare
-
-    try:
-        prepare(config)
-    except ConfigError as error:
-        return error.problems
-    return ()
-
-
-def _few_images(config: RunConfig, nodes: int) -> Sequence[str]:
-    from flfa_app.task import partitions_of
-
-    try:
-        partitions_of(config, nodes)
-    except ValueError as error:
-        return (str(error),)
-    return ()
 
 
 def describe_plan(plan: Plan) -> str:
@@ -194,7 +172,7 @@ def describe_plan(plan: Plan) -> str:
 
 def list_cells(plan: Plan) -> str:
     """Return the pending cells with the time that each of them may take."""
-    times = {id: _format_time(x.seconds) for id, x in plan.estimates.items()}
+    times = {cell: _format_time(seconds) for cell, seconds in plan.estimates.items()}
     if len(plan.pending) <= MAX_LISTED_CELLS:
         lines = list(times.items())
     else:

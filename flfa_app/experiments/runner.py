@@ -86,8 +86,16 @@ def flower_engine(plan: Plan, gpus: float) -> CellEngine:
 
     @contextmanager
     def start() -> Iterator[CellRunner]:
+        file = plan.results.folder / HOMES_FILE
         with ExitStack() as stack:
-            homes = stack.enter_context(_recorded_homes(plan))
+            # Entered first, so the file is deleted after all SuperLinks have stopped.
+            stack.callback(file.unlink, missing_ok=True)
+            homes = [
+                Path(stack.enter_context(TemporaryDirectory(prefix="flfa-"))).resolve()
+                for _ in range(plan.concurrent_cells)
+            ]
+            # If this process is killed, the next call finds there what it has to stop.
+            file.write_text("".join(f"{home}\n" for home in homes))
 
             def start_superlink(home: Path) -> SuperLink:
                 return stack.enter_context(
@@ -99,24 +107,6 @@ def flower_engine(plan: Plan, gpus: float) -> CellEngine:
             yield flower_cell_runner(superlinks, gpus)
 
     return start
-
-
-@contextmanager
-def _recorded_homes(plan: Plan) -> Iterator[list[Path]]:
-    """Create a home for each SuperLink; write them to a file before any start.
-
-    If this process is killed, the next call finds there what it has to stop.
-    """
-    file = plan.results.folder / HOMES_FILE
-    with ExitStack() as stack:
-        # Entered first, so the file is deleted last, after all SuperLinks have stopped.
-        stack.callback(file.unlink, missing_ok=True)
-        homes = [
-            Path(stack.enter_context(TemporaryDirectory(prefix="flfa-"))).resolve()
-            for _ in range(plan.concurrent_cells)
-        ]
-        file.write_text("".join(f"{home}\n" for home in homes))
-        yield homes
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from flfa_app.data.sources import DATASETS
 from flfa_app.experiments.store import Cell, GridResults
@@ -24,11 +24,9 @@ WORKLOAD_KEYS += ["fraction-train", "train-fraction"]
 Workload = tuple[Any, ...]  # the values of WORKLOAD_KEYS
 
 
-class TimeEstimate(NamedTuple):
-    """Seconds of a cell, None if unknown; ``measured`` if finished cells gave them."""
-
-    seconds: float | None
-    measured: bool
+def workload(cell: Cell) -> Workload:
+    """Return what the time of a cell's rounds depends on."""
+    return tuple(cell.run_config[key] for key in WORKLOAD_KEYS)
 
 
 def measure_rounds(
@@ -40,14 +38,14 @@ def measure_rounds(
         summary = results.summary(cell) or {}
         if summary.get("seconds") and summary.get("rounds"):
             round_seconds = summary["seconds"] / summary["rounds"]
-            seconds.setdefault(_workload(cell), []).append(round_seconds)
-    return {workload: statistics.fmean(each) for workload, each in seconds.items()}
+            seconds.setdefault(workload(cell), []).append(round_seconds)
+    return {key: statistics.fmean(each) for key, each in seconds.items()}
 
 
 def estimate_cell(
     cell: Cell, workers: int, measured: Mapping[Workload, float]
-) -> TimeEstimate:
-    """Return how long a cell may take.
+) -> float | None:
+    """Return the seconds that a cell may take; None if they are unknown.
 
     Rounds of the same workload are as long as in finished cells. Without any, the
     estimate is the expected number of images trained and evaluated on, times the
@@ -56,19 +54,14 @@ def estimate_cell(
     """
     keys = cell.run_config
     rounds = keys["num-server-rounds"]
-    if _workload(cell) in measured:
-        return TimeEstimate(measured[_workload(cell)] * rounds, measured=True)
+    if workload(cell) in measured:
+        return float(measured[workload(cell)] * rounds)
     dataset, image_seconds = DATASETS[keys["dataset"]], IMAGE_SECONDS.get(keys["model"])
     if not (image_seconds and dataset.train_images and dataset.test_images):
-        return TimeEstimate(None, measured=False)
+        return None
     participants = max(keys["min-train-nodes"], keys["fraction-train"] * cell.nodes)
     share = min(1.0, participants / cell.nodes) * keys["train-fraction"]
     trained = dataset.train_images * share * keys["local-epochs"]
     evaluated = dataset.test_images / keys["evaluate-every"]
     images = rounds * (trained + evaluated * EVALUATION_SHARE)
-    seconds = START_SECONDS + images * image_seconds / workers
-    return TimeEstimate(seconds, measured=False)
-
-
-def _workload(cell: Cell) -> Workload:
-    return tuple(cell.run_config[key] for key in WORKLOAD_KEYS)
+    return float(START_SECONDS + images * image_seconds / workers)

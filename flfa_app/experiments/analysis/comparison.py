@@ -5,6 +5,7 @@ The result does not depend on the format of the tables.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -22,7 +23,7 @@ from flfa_app.experiments.analysis.statistics import (
     paired_difference,
     sample_statistics,
 )
-from flfa_app.experiments.store import Cell, CellStatus, GridResults, GridSpec
+from flfa_app.experiments.store import Cell, GridResults, GridSpec
 
 DECIMALS = 2
 
@@ -38,7 +39,7 @@ class TableColumn:
 
 @dataclass(frozen=True)
 class TableEntry:
-    """The numbers of one row and column over all seeds, and its lists of seeds.
+    """The numbers of one row and column by seed, and how many seeds are in each state.
 
     Seeds ``without_number`` are finished but lack this number. Those with
     ``other_settings`` than the grid has count nevertheless. ``paper`` is None if there
@@ -47,16 +48,16 @@ class TableEntry:
     """
 
     values: dict[int, float]
-    seeds: list[int]
-    failed: list[int]
-    missing: list[int]
-    without_number: list[int]
-    other_settings: list[int]
+    seeds: int
+    failed: int
+    missing: int
+    without_number: int
+    other_settings: int
     statistics: SampleStatistics | None
     paper: Published | None
     paper_differing_keys: tuple[str, ...] = ()
     is_best: bool = False
-    baseline_other_settings: tuple[int, ...] = ()
+    baseline_other_settings: int = 0
     difference: PairedDifference | None = None
     paper_difference: float | None = None
 
@@ -157,20 +158,17 @@ class _Comparer:
     ) -> TableEntry:
         numbers = {cell.seed: quantity.numbers(cell).get(column.part) for cell in cells}
         values = {seed: x for seed, x in numbers.items() if x is not None}
-
-        def seeds_with(wanted: CellStatus) -> list[int]:
-            return [cell.seed for cell in cells if self.status[cell.id] == wanted]
-
+        states = Counter(self.status[cell.id] for cell in cells)
         paper, differing_keys = paper_number(
             self.spec.table, quantity.paper_quantity, cells[0], column.part
         )
         return TableEntry(
             values=values,
-            seeds=list(numbers),
-            failed=seeds_with("failed"),
-            missing=seeds_with("missing"),
-            without_number=[s for s in seeds_with("finished") if s not in values],
-            other_settings=[c.seed for c in cells if c.id in self.other_settings],
+            seeds=len(cells),
+            failed=states["failed"],
+            missing=states["missing"],
+            without_number=states["finished"] - len(values),
+            other_settings=sum(cell.id in self.other_settings for cell in cells),
             statistics=sample_statistics(values.values()),
             paper=paper,
             paper_differing_keys=differing_keys,
@@ -200,7 +198,7 @@ def _compare_in_group(row: ResultRow, table: Sequence[ResultRow]) -> ResultRow:
                 paper_difference = entry.paper - base.paper
             entries[column] = replace(
                 entries[column],
-                baseline_other_settings=tuple(base.other_settings),
+                baseline_other_settings=base.other_settings,
                 difference=paired_difference(entry.values, base.values),
                 paper_difference=paper_difference,
             )

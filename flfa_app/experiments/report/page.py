@@ -12,16 +12,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from flfa_app.experiments.analysis.comparison import compare_runs
 from flfa_app.experiments.analysis.row_layout import display_name
-from flfa_app.experiments.report.panels import (
-    Figure,
-    FinishedRuns,
-    cosine_figures,
-    curve_figures,
-    drift_figures,
-    filter_attributes,
-    score_figures,
-    selection_figures,
-)
+from flfa_app.experiments.report import panels
+from flfa_app.experiments.report.panels import Figure, FinishedRuns, filter_attributes
 from flfa_app.experiments.report.table_text import (
     ABSENT_TEXTS,
     EMPTY_TABLE,
@@ -40,12 +32,12 @@ TEMPLATES = Environment(
 )
 AXIS_NAMES = {"dataset": "Data set", "method": "Method", "flfa": "FLFA"}
 FIGURES: dict[str, Callable[[FinishedRuns, str], Iterator[Figure]]] = {
-    "accuracy": partial(curve_figures, "accuracy"),
-    "auc": partial(curve_figures, "auc"),
-    "drift": drift_figures,
-    "selection": selection_figures,
-    "scores": score_figures,
-    "cosines": cosine_figures,
+    "accuracy": partial(panels.curve_figures, "accuracy"),
+    "auc": partial(panels.curve_figures, "auc"),
+    "drift": panels.drift_figures,
+    "selection": panels.selection_figures,
+    "scores": panels.score_figures,
+    "cosines": panels.cosine_figures,
 }
 # The name, the attributes and the figures of one value of the column axis.
 FigurePanel = tuple[str, dict[str, str], list[Figure]]

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import isfinite
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from flfa_app.experiments.analysis.paper import differing_keys, published_numbers
+from flfa_app.experiments.analysis.paper import paper_number
 from flfa_app.experiments.analysis.row_layout import RowLayout, layout_rows
 from flfa_app.experiments.analysis.statistics import sample_statistics
 from flfa_app.experiments.report import charts
@@ -144,24 +144,21 @@ def selection_figures(runs: FinishedRuns, column: str) -> Iterator[Figure]:
     for row in runs.rows:
         if not (cells := row.cells.get(column)):
             continue
-        keys, table = cells[0].run_config, "selection"
-        block = partial(block_of, keys["model"])
+        block = partial(block_of, cells[0].run_config["model"])
         shares = [
             share
             for rounds in runs.by_seed(row, column).values()
             if (share := selection_frequency(rounds, block))
         ]
-        if not shares:
-            continue
-        paper: Mapping[str, Any] = {}
-        if not differing_keys(table, cells[0]):
-            paper = published_numbers(table, "selection-frequency", keys)
         bars = []
         for name in dict.fromkeys(name for share in shares for name in share):
             mean = 100 * sum(share.get(name, 0.0) for share in shares) / len(shares)
-            bars.append(charts.Bar(name, mean, paper.get(name)))
-        svg = charts.bar_chart(bars, title=f"selected blocks, {row.label}")
-        yield Figure(svg, runs.attributes([row], column), row.label)
+            paper = paper_number("selection", "selection-frequency", cells[0], name)[0]
+            paper_share = paper if isinstance(paper, float) else None
+            bars.append(charts.Bar(name, mean, paper_share))
+        if bars:
+            svg = charts.bar_chart(bars, title=f"selected blocks, {row.label}")
+            yield Figure(svg, runs.attributes([row], column), row.label)
 
 
 def score_figures(runs: FinishedRuns, column: str) -> Iterator[Figure]:

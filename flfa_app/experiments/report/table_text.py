@@ -84,9 +84,9 @@ def text_rows(table: ComparisonTable) -> list[TextRow]:
 
 def _value(entry: TableEntry) -> EntryText:
     notes = [OTHER_SETTINGS] if entry.other_settings else []
-    if entry.statistics and len(entry.values) < len(entry.seeds):
-        note = f"{len(entry.values)} of {len(entry.seeds)} seeds"
-        notes.append(note + (f", {len(entry.failed)} failed" if entry.failed else ""))
+    if entry.statistics and len(entry.values) < entry.seeds:
+        note = f"{len(entry.values)} of {entry.seeds} seeds"
+        notes.append(note + (f", {entry.failed} failed" if entry.failed else ""))
     return EntryText(_mean(entry), entry.is_best, tuple(notes), _number(entry.paper))
 
 
@@ -113,8 +113,8 @@ def _difference(entry: TableEntry) -> EntryText:
         notes.append(ONE_PAIR)
     else:
         text += f" [{_signed(difference.low)}, {_signed(difference.high)}]"
-        if difference.count < len(entry.seeds):
-            notes.append(f"{difference.count} of {len(entry.seeds)} pairs")
+        if difference.count < entry.seeds:
+            notes.append(f"{difference.count} of {entry.seeds} pairs")
     return EntryText(text, notes=tuple(notes), paper=paper)
 
 

@@ -6,9 +6,8 @@ import csv
 import io
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
-from flfa_app.errors import ConfigError
 from flfa_app.experiments.analysis.comparison import (
     ComparisonTable,
     TableEntry,
@@ -24,6 +23,7 @@ from flfa_app.experiments.report.table_text import (
 )
 from flfa_app.experiments.store import GridResults, GridSpec
 
+TableFormat = Literal["markdown", "csv", "latex"]
 # Patterns for bold numbers, for texts in place of a number, for published numbers.
 MARKDOWN_PATTERNS = ("**%s**", "*%s*", "· paper %s")
 LATEX_PATTERNS = (r"\textbf{%s}", r"\emph{%s}", r"{\scriptsize paper %s}")
@@ -37,11 +37,8 @@ LATEX_SIGNS = {
 }
 
 
-def render_tables(results: GridResults, format: str) -> str:
-    """Return all tables of a grid in one of :data:`FORMATS`."""
-    if format not in FORMATS:
-        formats = ", ".join(FORMATS)
-        raise ConfigError(f"format is {format!r}; it must be one of {formats}")
+def render_tables(results: GridResults, format: TableFormat) -> str:
+    """Return all tables of a grid."""
     return FORMATS[format](results.spec, compare_runs(results))
 
 
@@ -154,11 +151,11 @@ CSV_FIELDS: dict[str, Callable[[TableEntry], Any]] = {
     "mean": lambda entry: entry.statistics and entry.statistics.mean,
     "deviation": lambda entry: entry.statistics and entry.statistics.deviation,
     "seeds": lambda entry: len(entry.values),
-    "seeds-asked": lambda entry: len(entry.seeds),
-    "seeds-failed": lambda entry: len(entry.failed),
-    "seeds-not-run": lambda entry: len(entry.missing),
-    "seeds-without-number": lambda entry: len(entry.without_number),
-    "seeds-other-settings": lambda entry: len(entry.other_settings),
+    "seeds-asked": lambda entry: entry.seeds,
+    "seeds-failed": lambda entry: entry.failed,
+    "seeds-not-run": lambda entry: entry.missing,
+    "seeds-without-number": lambda entry: entry.without_number,
+    "seeds-other-settings": lambda entry: entry.other_settings,
     "difference": lambda entry: entry.difference and entry.difference.mean,
     "interval-low": lambda entry: entry.difference and entry.difference.low,
     "interval-high": lambda entry: entry.difference and entry.difference.high,
@@ -166,7 +163,7 @@ CSV_FIELDS: dict[str, Callable[[TableEntry], Any]] = {
     "paper": lambda entry: entry.paper,
     "paper-difference": lambda entry: entry.paper_difference,
 }
-FORMATS: dict[str, Callable[[GridSpec, list[ComparisonTable]], str]] = {
+FORMATS: dict[TableFormat, Callable[[GridSpec, list[ComparisonTable]], str]] = {
     "markdown": _markdown,
     "csv": _csv,
     "latex": _latex,

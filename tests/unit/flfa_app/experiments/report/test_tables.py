@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from flfa_app.errors import ConfigError
 from flfa_app.experiments.report.tables import render_tables
 from flfa_app.experiments.store import Cell, GridResults
 from tests.results_folder import (
@@ -261,8 +260,3 @@ def test_names_are_escaped(tmp_path: Path) -> None:
     assert r"50 % of \<b\> & {x}\_1" in render_tables(results, "markdown")
     assert r"| a\_b\|c | " in render_tables(results, "markdown")
     assert r"50 \% of <b> \& \{x\}\_1" in render_tables(results, "latex")
-
-
-def test_an_unknown_format_is_named(results: GridResults) -> None:
-    with pytest.raises(ConfigError, match=r"'html'.*markdown, csv, latex"):
-        render_tables(results, "html")
