@@ -123,7 +123,7 @@ class FedSOLTrainer(LocalTrainer):
         ):
             # The second pass has the same features and the same dropout.
             _set_random_state(random_states[0], self.devices)
-            loss = self.loss(head(captured[0].clone()), targets)
+            loss = self.loss(head(captured[0]), targets)
             loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 

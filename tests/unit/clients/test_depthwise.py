@@ -400,6 +400,7 @@ def test_hooks_stay() -> None:
         ((3, 3, 1), 64, (4, 1), True),
         # A window fits into the height: rows 0 to 2; with stride 2, rows 1 to 3.
         ((3, 1, 1), 64, (3, 1), False),
+        ((3, 1, 2, 2), 64, (5, 1), False),
         ((3, 2, 1), 64, (4, 2), False),
         ((3, 2, 0), 64, (3, 3), False),
         ((1, 1, 0), 64, (2, 2), False),

@@ -170,6 +170,17 @@ def test_the_seed_alone_decides_whatever_the_mode_before() -> None:
     assert not same_bits(results[0], results[2])
 
 
+def test_random_numbers_of_a_method_change_neither_batches_nor_dropout() -> None:
+    class Drawing(LocalTrainer):
+        def begin(self, inputs: Tensor, targets: Tensor) -> None:
+            torch.rand(5)
+
+    ours, theirs = network(dropout=0.5), network(dropout=0.5)
+    Drawing(ours, TrainSettings(batch_size=4)).fit(*data())
+    LocalTrainer(theirs, TrainSettings(batch_size=4)).fit(*data())
+    assert same_bits(bits(ours), bits(theirs))
+
+
 def test_batches_are_shuffled_anew_each_epoch() -> None:
     class Watching(LocalTrainer):
         def compute_gradients(self, inputs: Tensor, targets: Tensor) -> Tensor:

@@ -107,14 +107,16 @@ def test_direct_feedback(name: str, batch: tuple[Tensor, Tensor]) -> None:
         torch.testing.assert_close(got[0], below.T @ x)
 
 
-def test_direct_feedback_of_a_convolution_and_no_error_no_gradient() -> None:
-    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2))
-    x = torch.randn(3, 1, 4, 4)
-    with feedback_alignment(model, ["0"], feedback="dfa"):
+def test_direct_feedback_of_a_convolution() -> None:
+    """Without an error there is no gradient; with the error 1 it is the sum of B."""
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3)).double()
+    x = torch.randn(5, 1, 4, 4).double()
+    with feedback_alignment(model, ["0"], feedback="dfa", seed=4):
         (0 * model(x)).sum().backward()
         assert not model[0].weight.grad.any()
         model(x).sum().backward()
-        assert model[0].weight.grad.any()
+    expected = 5 * direct(3, 8, "0", 4).sum(0).view(2, 4).sum(1)
+    torch.testing.assert_close(model[0].bias.grad, expected)
 
 
 def test_direct_feedback_on_the_last_layer_is_refused() -> None:

@@ -92,13 +92,10 @@ def layer_that_runs_another() -> nn.Module:
 @pytest.mark.parametrize(
     "build", [subclass_with_its_own_convolution, layer_that_runs_another]
 )
-def test_a_layer_whose_output_the_block_would_change_is_not_eligible(
+def test_a_layer_whose_output_the_block_might_change_is_not_eligible(
     build: Any,
 ) -> None:
-    model, x = nn.Sequential(build()), torch.randn(1, 2, 3, 3, requires_grad=True)
-    plain = model(x)
-    with feedback_alignment(model, eligible_layers(model)):
-        assert torch.equal(model(x), plain)
+    assert eligible_layers(nn.Sequential(build(), nn.Linear(1, 1))) == ["1"]
 
 
 class Residual(nn.Module):

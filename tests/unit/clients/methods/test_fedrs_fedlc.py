@@ -197,3 +197,12 @@ def test_counts_keep_their_precision_where_logits_have_little(counted: Any) -> N
     """bfloat16 has 8 bits: its 257 is 256, and its 3^(-1/4) is 0.7617, not 0.7598."""
     for number in (3, 257):
         assert counted(number, torch.bfloat16) == counted(number, torch.float32)
+
+
+@pytest.mark.parametrize("trainer", [scaled(0.5, "hard"), calibrated(1.0)])
+def test_the_last_class_may_be_missing(trainer: Any) -> None:
+    """The counts have as many classes as the logits."""
+    trainer.begin(torch.zeros(2, 6), torch.tensor([0, 1]))
+    logits, targets = batch()
+    with_four = trainer.loss(logits[:1], targets[:1])
+    assert torch.isfinite(with_four)

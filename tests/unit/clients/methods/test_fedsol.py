@@ -3,6 +3,7 @@
 import copy
 import math
 from collections import OrderedDict
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -184,6 +185,19 @@ def test_rounding_is_not_used_as_a_direction() -> None:
     given = TrainSettings(batch_size=64, epochs=1)
     _, _, trainer = trained(Watched, model, given, samples, fedsol(1.0, "fixed", "all"))
     assert not any(e.any() for e in trainer.added()[0])
+
+
+def test_weights_that_have_not_moved_are_not_perturbed_if_adaptive() -> None:
+    """An input that is always zero: 0 / 0 would be nan."""
+    model, (inputs, targets) = mlp().double(), data(dtype=DOUBLE)
+    inputs[:, 2] = 0.0
+    given = replace(SETTINGS, weight_decay=0.0)
+    config = fedsol(1.0, "adaptive", "all")
+    ours, _, _ = trained(FedSOLTrainer, model, given, (inputs, targets), config)
+    gradient = slow(model, inputs, targets, 1.0, "adaptive", "all")
+    theirs = by_hand(model, len(inputs), given, gradient)
+    assert apart(weights(ours), weights(theirs)) < 1e-10
+    assert torch.equal(ours.first.weight[:, 2], model.first.weight[:, 2])
 
 
 @every_variant
