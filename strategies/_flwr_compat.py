@@ -3,8 +3,6 @@
 ``tests/unit/strategies/test_flwr_compat.py`` fails when Flower changes it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from logging import INFO
 
@@ -19,21 +17,9 @@ __all__ = ["valid_train_replies"]
 def valid_train_replies(strategy: FedAvg, replies: Iterable[Message]) -> list[Message]:
     """Return the train replies that FedAvg averages, after its own checks.
 
-    Replies with an error are logged and left out.
-
-    Parameters
-    ----------
-    strategy : FedAvg
-        The strategy that aggregates. Its ``_check_and_log_replies`` does the work. If
-        Flower drops that method, the same checks are done here.
-    replies : Iterable[Message]
-        All replies of a round.
-
-    Raises
-    ------
-    InconsistentMessageReplies
-        If the replies cannot be averaged: other records than one of arrays and one of
-        metrics, different names in them, or no weight.
+    Replies with an error are logged and left out. The strategy's own private method
+    does the work; if Flower drops it, the same checks are done here. They raise
+    ``InconsistentMessageReplies`` if the replies cannot be averaged.
     """
     check_and_log = getattr(strategy, "_check_and_log_replies", None)
     if check_and_log is not None:

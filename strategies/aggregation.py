@@ -1,7 +1,5 @@
 """FedAvg's mean, the layer scores and the drift: each reply is read once."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,22 +22,15 @@ FLOATS = tuple(map(np.dtype, ("float16", "float32", "float64")))
 
 @dataclass(frozen=True)
 class Aggregate:
-    """The result of a round's aggregation.
-
-    Parameters
-    ----------
-    mean : dict[str, Array]
-        Flower's weighted mean of each array, bit for bit. Empty if the base strategy
-        aggregates in its own way (a median, say).
-    scores : dict[str, float]
-        :func:`~.cosine.layer_cosines` of the requested layers.
-    drift : float
-        :func:`~.cosine.local_drift` of the requested arrays; nan if none was requested.
-    """
+    """The result of a round's aggregation."""
 
     mean: dict[str, Array]
+    """Flower's weighted mean of each array, bit for bit. Empty if the base strategy
+    aggregates in its own way (a median, say)."""
     scores: dict[str, float]
+    """:func:`~.cosine.layer_cosines` of the requested layers."""
     drift: float
+    """:func:`~.cosine.local_drift` of the requested arrays; nan if there is none."""
 
 
 class OnePassFedAvg(FedAvg):
@@ -93,24 +84,11 @@ def aggregate(
     layers: Sequence[str],
     parameters: Collection[str],
 ) -> Aggregate:
-    """Average replies, score layers and measure the drift.
+    """Average replies, score ``layers`` and measure the drift of ``parameters``.
 
-    Arrays that differ in shape, type or memory layout are averaged as Flower does it
-    and measured by ``layer_cosines`` and ``local_drift``, one more reading each.
-
-    Parameters
-    ----------
-    sent : Mapping[str, Array]
-        The arrays that every client received; only those of ``layers`` are read.
-    replies : Sequence[Mapping[str, Array]]
-        The arrays of each client, with the same names; at least one client.
-    weights : Sequence[float]
-        The weight of each client in the mean, its number of examples. Scores and drift
-        are not weighted.
-    layers : Sequence[str]
-        The layers to score; layer ``x`` has the array ``x.weight``.
-    parameters : Collection[str]
-        The arrays that make up the weight vector whose drift is measured.
+    The weights count for the mean only. Of ``sent`` only the arrays of ``layers`` are
+    read. Arrays that differ in shape, type or memory layout are averaged as Flower does
+    it and measured by ``layer_cosines`` and ``local_drift``, one more reading each.
     """
     total = sum(weights)
     factors = [weight / total for weight in weights]

@@ -4,8 +4,6 @@ Nothing here trusts a client: an array is decoded only after its size is known t
 that of the array that was sent, and nothing is evaluated or unpickled.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -50,7 +48,8 @@ def encoding_problem(array: Array, shape: tuple[int, ...]) -> str | None:
     """Return how the bytes of an array differ from what its metadata declares.
 
     NumPy evaluates the header of the bytes that it reads. Bytes pass this check only if
-    their header is, apart from the padding, what NumPy writes for this type and shape.
+    their header is what NumPy writes for this type and shape, with any number of blanks
+    before the newline at its end.
     """
     if not array.data.startswith(MAGIC):
         start = quote_value(array.data[: len(MAGIC)])
@@ -58,7 +57,8 @@ def encoding_problem(array: Array, shape: tuple[int, ...]) -> str | None:
     dtype = np.dtype(array.dtype)
     length = int.from_bytes(array.data[len(MAGIC) : len(MAGIC) + 2], "little")
     begin = len(MAGIC) + 2 + length
-    header = array.data[len(MAGIC) + 2 : begin].rstrip(b" \n")
+    # Blanks after the newline would make NumPy parse the header as Python 2's.
+    header = array.data[len(MAGIC) + 2 : begin].removesuffix(b"\n").rstrip(b" ")
     allowed = [_numpy_header(dtype, shape, fortran) for fortran in (False, True)]
     if header not in allowed:
         return f"has the header {quote_value(header)}, not {allowed[0]!r}"

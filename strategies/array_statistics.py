@@ -7,11 +7,9 @@ left to BLAS, whose order of summation depends on the number of threads: the res
 are the same on every machine.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,13 +24,9 @@ BLOCK_SIZE = 2**16  # numbers in double precision: half a megabyte
 MIN_COLUMNS = 2**12  # per client; with fewer, calls to NumPy take longer than the work
 
 
-def _no_clients() -> Float64:
-    return np.zeros(0)
-
-
-@dataclass(frozen=True)
+@dataclass
 class ArrayStatistics:
-    """The mean of an array and, if requested, the statistics of the clients' updates.
+    """The mean of an array and the statistics of the clients' updates, one each.
 
     An update is relative to the array that was sent, or to zero if that is not given.
     All updates count alike, whatever the weights of the mean.
@@ -40,14 +34,13 @@ class ArrayStatistics:
 
     mean: NDArray
     """Weighted, with the arithmetic of Flower's FedAvg, bit for bit."""
-    squared_norms: Float64 = field(default_factory=_no_clients)
-    """The squared norm of each client's update."""
-    dot_products: Float64 = field(default_factory=_no_clients)
-    """The dot product of each client's update with the sum of all updates."""
+    squared_norms: Float64
+    dot_products: Float64
+    """Of each client's update with the sum of all updates."""
+    squared_distances: Float64
+    """Of each client from the unweighted mean."""
     squared_norm_of_sum: float = 0.0
     """The squared norm of the sum of all updates."""
-    squared_distances: Float64 = field(default_factory=_no_clients)
-    """The squared distance of each client from the unweighted mean."""
 
     def score(self) -> float | None:
         """Return the layer's score as ``layer_cosines`` does.
@@ -91,67 +84,39 @@ def array_statistics(
 ) -> ArrayStatistics:
     """Average the clients' versions of an array and measure their updates.
 
-    Parameters
-    ----------
-    replies : Sequence[ndarray]
-        One array per client, for which :func:`fits_one_pass` is true.
-    factors : Sequence[float]
-        The clients' weights in the mean; they add up to 1.
-    sent : ndarray, optional
-        The array that the clients received; C-contiguous. It is needed for the score.
-    drift : bool (default: False)
-        Whether to measure the updates if ``sent`` is not given.
+    The replies must pass :func:`fits_one_pass`. The factors, the clients' weights in
+    the mean, add up to 1. Updates are measured if ``drift`` is true or ``sent`` is
+    given, the C-contiguous array that the clients received; the score needs it.
     """
     rows = [reply.reshape(-1) for reply in replies]
     mean = np.empty(rows[0].shape, (rows[0][:0] * factors[0]).dtype)
     columns = max(BLOCK_SIZE // len(rows), MIN_COLUMNS)
     scratch = np.empty(min(columns, mean.size), mean.dtype)
-    updates = None
+    updates, measured = None, 0
     if drift or sent is not None:
         flat_sent = None if sent is None else sent.reshape(-1)
-        updates = _UpdateStatistics(rows, flat_sent, columns)
+        updates, measured = _Updates(rows, flat_sent, columns), len(rows)
+    statistics = ArrayStatistics(
+        mean.reshape(replies[0].shape), *np.zeros((3, measured))
+    )
     for begin in range(0, mean.size, columns):
         block = slice(begin, begin + columns)
-        _average(rows, factors, block, mean[block], scratch)
+        part, product = mean[block], scratch[: mean[block].size]
+        np.multiply(rows[0][block], factors[0], out=part)
+        for row, factor in zip(rows[1:], factors[1:], strict=True):
+            np.multiply(row[block], factor, out=product)
+            np.add(part, product, out=part)
         if updates is not None:
-            updates.add(block)
-    shaped = mean.reshape(replies[0].shape)
-    if updates is None:
-        return ArrayStatistics(shaped)
-    return ArrayStatistics(
-        shaped,
-        updates.squared_norms,
-        updates.dot_products,
-        updates.squared_norm_of_sum,
-        updates.squared_distances,
-    )
+            updates.add_block(block, statistics)
+    return statistics
 
 
-def _average(
-    rows: Sequence[NDArray],
-    factors: Sequence[float],
-    block: slice,
-    mean: NDArray,
-    scratch: NDArray,
-) -> None:
-    """Write the mean of a block, with the operations that Flower does on arrays."""
-    product = scratch[: mean.size]
-    np.multiply(rows[0][block], factors[0], out=mean)
-    for row, factor in zip(rows[1:], factors[1:], strict=True):
-        np.multiply(row[block], factor, out=product)
-        np.add(mean, product, out=mean)
-
-
-class _UpdateStatistics:
-    """The sums over the blocks so far."""
+class _Updates:
+    """The clients' updates, by groups of clients and blocks of columns."""
 
     def __init__(
         self, rows: Sequence[NDArray], sent: NDArray | None, columns: int
     ) -> None:
-        self.squared_norms = np.zeros(len(rows))
-        self.dot_products = np.zeros(len(rows))
-        self.squared_distances = np.zeros(len(rows))
-        self.squared_norm_of_sum = 0.0
         self._rows, self._sent = rows, sent
         group_size = min(len(rows), BLOCK_SIZE // columns)
         self._groups = [
@@ -160,24 +125,23 @@ class _UpdateStatistics:
         ]
         self._buffer = np.empty((group_size, min(columns, rows[0].size)))
 
-    def add(self, block: slice) -> None:
-        """Add a block of columns."""
+    def add_block(self, block: slice, to: ArrayStatistics) -> None:
         # The results are checked by whoever uses them.
         with np.errstate(over="ignore", invalid="ignore"):
             total: Any = 0.0
             for group in self._groups:
                 updates = self._updates(group, block)
-                self.squared_norms[group] += np.einsum("cn,cn->c", updates, updates)
+                to.squared_norms[group] += np.einsum("cn,cn->c", updates, updates)
                 total = total + np.add.reduce(updates, axis=0)
-            self.squared_norm_of_sum += float(np.einsum("n,n->", total, total))
+            to.squared_norm_of_sum += float(np.einsum("n,n->", total, total))
             mean = total / len(self._rows)
             for group in self._groups:
                 if len(self._groups) > 1:  # a single group is still in the buffer
                     updates = self._updates(group, block)
-                self.dot_products[group] += np.einsum("cn,n->c", updates, total)
+                to.dot_products[group] += np.einsum("cn,n->c", updates, total)
                 for update in updates:  # all rows at once would need a temporary array
                     update -= mean
-                self.squared_distances[group] += np.einsum("cn,cn->c", updates, updates)
+                to.squared_distances[group] += np.einsum("cn,cn->c", updates, updates)
 
     def _updates(self, group: slice, block: slice) -> Float64:
         """Write the updates of a group of clients into the buffer; return them."""

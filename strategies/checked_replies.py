@@ -1,7 +1,5 @@
 """A strategy base that rejects bad replies before its other bases aggregate."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -61,14 +59,11 @@ class CheckedReplies(Strategy):
         **base: Any,
     ) -> None:
         super().__init__(**base)
-        for name, limit in (
-            ("max_examples", max_examples),
-            ("max_update_norm", max_update_norm),
-        ):
-            if not limit > 0:
-                raise ValueError(f"{name} must be above 0, not {limit!r}")
         self.max_examples = max_examples
         self.max_update_norm = max_update_norm
+        for name in ("max_examples", "max_update_norm"):
+            if not (limit := getattr(self, name)) > 0:
+                raise ValueError(f"{name} must be above 0, not {limit!r}")
         self.rejected: dict[int, str] = {}
         self.rejected_evaluations: dict[int, str] = {}
         self.__sent = ArrayRecord()
@@ -101,13 +96,14 @@ class CheckedReplies(Strategy):
             # Averaging turns an integer counter into a float; clients may keep the int.
             dtypes=self.__initial_dtypes,
         )
-        accepted, self.rejected = _split_replies(
+        accepted, self.rejected = _accepted_replies(
+            server_round,
+            f"round {server_round}: the reply",
             replies,
             lambda reply: problem_of(reply, self.__sent, rules),
             lambda reply: (*reply.content.array_records, *reply.content.metric_records),
         )
-        _log_rejected(f"round {server_round}: the reply", self.rejected)
-        if not _has_valid_reply(server_round, accepted):
+        if not accepted:
             return None, None
         return super().aggregate_train(server_round, accepted)  # type: ignore[safe-super]
 
@@ -120,14 +116,14 @@ class CheckedReplies(Strategy):
             max_weight=self.max_examples,
             lists=True,
         )
-        accepted, self.rejected_evaluations = _split_replies(
+        accepted, self.rejected_evaluations = _accepted_replies(
+            server_round,
+            f"round {server_round}: the evaluation",
             replies,
             lambda reply: evaluation_problem_of(reply, rules),
             lambda reply: (*reply.content.metric_records,),
         )
-        subject = f"round {server_round}: the evaluation"
-        _log_rejected(subject, self.rejected_evaluations)
-        if not _has_valid_reply(server_round, accepted):
+        if not accepted:
             return None
         return super().aggregate_evaluate(server_round, accepted)  # type: ignore[safe-super]
 
@@ -139,23 +135,18 @@ class CheckedReplies(Strategy):
         return str(getattr(base, attribute, default))
 
 
-def _split_replies(
+def _accepted_replies(
+    server_round: int,
+    subject: str,
     replies: Iterable[Message],
     problem_with: Callable[[Message], str | None],
     record_names: Callable[[Message], tuple[str, ...]],
 ) -> tuple[list[Message], dict[int, str]]:
-    """Return the accepted replies and, by node, why the others are rejected.
+    """Return the replies for the base and, by node, why the others are rejected.
 
-    Replies with an error are handed on with the accepted ones: the base logs them.
-
-    Parameters
-    ----------
-    replies : Iterable[Message]
-        All replies of a round.
-    problem_with : Callable[[Message], str | None]
-        Returns what is wrong with a single reply.
-    record_names : Callable[[Message], tuple[str, ...]]
-        Returns the names of a reply's records, which must be those of most replies.
+    The names of a reply's records must be those of most replies. Replies with an error
+    are handed on: the base logs them. But without any valid reply nothing is, because
+    some of Flower's strategies divide by the number of replies.
     """
     replies = list(replies)
     problems: dict[int, str] = {}
@@ -167,32 +158,20 @@ def _split_replies(
             problems[index] = problem
         else:
             layouts[index] = record_names(reply), _metric_lengths(reply)
-    if layouts:
-        usual = _most_common(layouts.values())
-        for index, layout in layouts.items():
-            if layout != usual:
-                problems[index] = _layout_problem(layout, usual)
-    accepted = [reply for index, reply in enumerate(replies) if index not in problems]
+    usual = _most_common(layouts.values()) if layouts else None
+    for index, layout in layouts.items():
+        if usual is not None and layout != usual:
+            problems[index] = _layout_problem(layout, usual)
     rejected = {replies[i].metadata.src_node_id: text for i, text in problems.items()}
-    return accepted, rejected
-
-
-def _log_rejected(subject: str, rejected: dict[int, str]) -> None:
     for node, problem in rejected.items():
         log(WARNING, "%s of node %d is rejected: %s", subject, node, problem)
-
-
-def _has_valid_reply(server_round: int, replies: list[Message]) -> bool:
-    """Whether a reply is without error; if none is, log the errors.
-
-    The base is not called then: some of Flower's divide by the number of replies.
-    """
-    if not all(reply.has_error() for reply in replies):
-        return True
-    for reply in replies:
+    accepted = [reply for index, reply in enumerate(replies) if index not in problems]
+    if not all(reply.has_error() for reply in accepted):
+        return accepted, rejected
+    for reply in accepted:
         node, reason = reply.metadata.src_node_id, reply.error.reason
         log(INFO, "round %d: node %d has failed: %s", server_round, node, reason)
-    return False
+    return [], rejected
 
 
 def _metric_lengths(reply: Message) -> tuple[tuple[str, int], ...]:

@@ -4,8 +4,6 @@ Flower averages whatever it receives: one NaN stays in the model, a negative num
 examples inverts an average, and one reply with other arrays ends the run.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -191,9 +189,7 @@ def _is_finite(value: Any) -> bool:
 
 def _quote_names(names: Collection[str]) -> str:
     """Return the first of a client's names, safe to log, and the number of others."""
-    quoted = [
-        quote_value(name) for name, _ in zip(names, range(MAX_NAMES), strict=False)
-    ]
+    quoted = [quote_value(name) for name in [*names][:MAX_NAMES]]
     if len(names) > MAX_NAMES:
         quoted[-1] += f" and {len(names) - MAX_NAMES} more"
     return ", ".join(quoted) or "none"

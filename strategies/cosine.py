@@ -1,7 +1,5 @@
 """Layer scores and drift: pure functions of the arrays that clients send back."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias

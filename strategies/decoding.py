@@ -1,7 +1,5 @@
 """Convert Flower's arrays to NumPy's and back without needless copies."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from io import BytesIO
@@ -73,12 +71,8 @@ def encode(values: npt.ArrayLike) -> Array:
 class DecodedArrays(Mapping[str, npt.NDArray[Any]]):
     """A mapping of Flower's arrays that decodes an array when it is read.
 
-    Parameters
-    ----------
-    arrays : Mapping[str, Array]
-        Not copied: later changes are visible here.
-    names : Collection[str], optional
-        The names that the mapping has, if ``arrays`` has them too; default: all.
+    With ``names`` it has only those of the arrays. The arrays are not copied: later
+    changes are visible here.
     """
 
     def __init__(
@@ -110,11 +104,9 @@ def _layout(dtype_name: str, shape: tuple[int, ...]) -> _Layout | None:
     if dtype is None or any(length < 0 for length in shape):
         return None
     buffer = BytesIO()
-    description = {
-        "descr": npy.dtype_to_descr(dtype),
-        "fortran_order": False,
-        "shape": shape,
-    }
-    npy.write_array_header_1_0(buffer, description)
+    descr = npy.dtype_to_descr(dtype)
+    npy.write_array_header_1_0(
+        buffer, {"descr": descr, "fortran_order": False, "shape": shape}
+    )
     header = buffer.getvalue()
     return _Layout(dtype, shape, header, len(header) + dtype.itemsize * prod(shape))

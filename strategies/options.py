@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, overload
 
 __all__ = [
@@ -52,13 +53,8 @@ class ValueType(ABC, Generic[T]):
     def convert(self, name: str, value: Any) -> T:
         """Return an argument of a constructor as its Python type.
 
-        NumPy's numbers and a number given as a text are converted.
-
-        Raises
-        ------
-        ValueError
-            If the value is not allowed. The message names the argument, the value and
-            what is allowed.
+        NumPy's numbers and a number given as a text are converted. A value that is not
+        allowed is a :class:`ValueError`.
         """
         try:
             converted = self.python_type(value)
@@ -71,39 +67,24 @@ class ValueType(ABC, Generic[T]):
         raise ValueError(f"{name} is {value!r}; it must be {self.allowed}")
 
 
+@dataclass(frozen=True, kw_only=True)
 class Number(ValueType[float]):
-    """A finite number in a range.
-
-    Parameters
-    ----------
-    least, most : float, optional
-        Bounds that are allowed themselves.
-    above, below : float, optional
-        Bounds that are not allowed themselves.
-    """
+    """A finite number in a range that excludes ``above`` and ``below``."""
 
     python_type = float
 
-    def __init__(
-        self,
-        *,
-        least: float = -math.inf,
-        most: float = math.inf,
-        above: float = -math.inf,
-        below: float = math.inf,
-    ) -> None:
-        self.least, self.most, self.above, self.below = least, most, above, below
+    least: float = -math.inf
+    most: float = math.inf
+    above: float = -math.inf
+    below: float = math.inf
 
     @property
     def allowed(self) -> str:
         """The range in words."""
-        bounds = {
-            "from": self.least,
-            "above": self.above,
-            "to": self.most,
-            "to below": self.below,
-        }
-        given = [f"{word} {x:g}" for word, x in bounds.items() if math.isfinite(x)]
+        words = ("from", "above", "to", "to below")
+        bounds = (self.least, self.above, self.most, self.below)
+        named = zip(words, bounds, strict=True)
+        given = [f"{word} {x:g}" for word, x in named if math.isfinite(x)]
         return " ".join(["a number", *given])
 
     def in_range(self, value: float) -> bool:
@@ -115,13 +96,12 @@ class Number(ValueType[float]):
         )
 
 
+@dataclass(frozen=True)
 class WholeNumber(ValueType[int]):
     """A whole number that is not below ``least``."""
 
     python_type = int
-
-    def __init__(self, least: int) -> None:
-        self.least = least
+    least: int
 
     @property
     def allowed(self) -> str:
@@ -134,15 +114,9 @@ class WholeNumber(ValueType[int]):
 
 
 class OneOf(ValueType[str]):
-    """One of several names.
+    """One of several names, given as a function where finding them takes long.
 
-    Parameters
-    ----------
-    names : Collection[str] or Callable[[], Collection[str]]
-        The names, or a function that returns them where finding them takes long. A
-        mapping has a short explanation of each name.
-    explanations : Mapping[str, str], optional
-        Explanations of some of the names, where ``names`` has none.
+    A mapping has a short explanation of each name; ``explanations`` are of some names.
     """
 
     python_type = str
@@ -226,11 +200,8 @@ class Option(Generic[T]):
         fedavg: T | None = None,
         to_clients: bool | str = False,
     ) -> None:
-        self.key = key
-        self.default = default
-        self.values = values
-        self.meaning = meaning
-        self.fedavg = fedavg
+        self.key, self.default, self.values = key, default, values
+        self.meaning, self.fedavg = meaning, fedavg
         self.message_key = key if to_clients is True else (to_clients or None)
 
     def __set_name__(self, owner: type, name: str) -> None:

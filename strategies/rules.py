@@ -1,7 +1,5 @@
 """The rules that choose layers by their scores, and the checks of their arguments."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,10 +11,8 @@ __all__ = [
     "RULES",
     "RuleContext",
     "Scores",
-    "check_candidates",
-    "check_fixed_layers",
+    "check_arguments",
     "check_names",
-    "check_num_layers",
     "skewness",
 ]
 
@@ -25,27 +21,16 @@ Scores: TypeAlias = Mapping[str, float]
 
 @dataclass(frozen=True)
 class RuleContext:
-    """What a rule takes into account besides the scores of the round.
-
-    Parameters
-    ----------
-    num_layers : int
-        How many layers to choose.
-    server_round : int
-        The round that the scores are of.
-    first_scores : Mapping[str, float]
-        The scores of the first scored round, for the rule ``auto``.
-    fixed_layers : tuple[str, ...]
-        The layers of the rule ``fixed``.
-    seed : int
-        The seed of the rule ``random``.
-    """
+    """What a rule takes into account besides the scores of the round."""
 
     num_layers: int
     server_round: int = 1
+    """The round that the scores are of."""
     first_scores: Scores = field(default_factory=dict)
+    """The scores of the first scored round, for the rule ``auto``."""
     fixed_layers: tuple[str, ...] = ()
     seed: int = 0
+    """The seed of the rule ``random``."""
 
 
 def lowest(scores: Scores, context: RuleContext) -> list[str]:
@@ -110,44 +95,34 @@ def skewness(values: Iterable[float]) -> float:
     return skew if abs(skew) > 1e-9 else 0.0
 
 
-def check_candidates(layers: Sequence[str], rule: str) -> list[str]:
-    """Return the candidates; raise if the rule cannot choose from them."""
+def check_arguments(
+    rule: str, layers: Sequence[str], num_layers: int, fixed_layers: Sequence[str]
+) -> tuple[list[str], tuple[str, ...]]:
+    """Return the candidates and the fixed layers; raise if the rule cannot choose."""
     if not isinstance(rule, str) or rule not in RULES:
         raise ValueError(f"rule {rule!r} is unknown; allowed: {', '.join(RULES)}")
-    names = check_names("layers", layers)
-    if not names and rule != "none":
+    candidates = check_names("layers", layers)
+    if not candidates and rule != "none":
         raise ValueError(f"rule {rule!r} has no layers to choose from; use rule='none'")
-    return names
-
-
-def check_num_layers(num_layers: int, rule: str, num_candidates: int) -> int:
-    """Return the number of layers to choose; raise if there are fewer candidates."""
     if type(num_layers) is not int or num_layers < 1:
         raise ValueError(f"num_layers must be 1 or more, not {num_layers!r}")
-    if rule not in ("none", "fixed") and num_layers > num_candidates:
+    if rule not in ("none", "fixed") and num_layers > len(candidates):
         raise ValueError(
-            f"num_layers is {num_layers}, but there are {num_candidates} candidate "
+            f"num_layers is {num_layers}, but there are {len(candidates)} candidate "
             "layers"
         )
-    return num_layers
-
-
-def check_fixed_layers(
-    fixed_layers: Sequence[str], rule: str, candidates: Sequence[str]
-) -> tuple[str, ...]:
-    """Return the layers of ``rule="fixed"``; raise if another rule is given."""
-    names = check_names("fixed_layers", fixed_layers)
-    if (rule == "fixed") != bool(names):
+    fixed = check_names("fixed_layers", fixed_layers)
+    if (rule == "fixed") != bool(fixed):
         raise ValueError(
             "fixed_layers and rule='fixed' go together; "
-            f"got rule={rule!r}, fixed_layers={names!r}"
+            f"got rule={rule!r}, fixed_layers={fixed!r}"
         )
-    if unknown := [name for name in names if name not in candidates]:
+    if unknown := [name for name in fixed if name not in candidates]:
         raise ValueError(
             f"fixed_layers {', '.join(unknown)} are no candidates; "
             f"candidates: {', '.join(candidates)}"
         )
-    return tuple(names)
+    return candidates, tuple(fixed)
 
 
 def check_names(argument: str, names: Iterable[str]) -> list[str]:

@@ -1,7 +1,5 @@
 """FLFA's layer selection: score the layers, choose next round's, send their names."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from logging import INFO
@@ -14,14 +12,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from .aggregation import Aggregate, aggregate, measure
 from .cosine import weight_name
-from .rules import (
-    RULES,
-    RuleContext,
-    check_candidates,
-    check_fixed_layers,
-    check_names,
-    check_num_layers,
-)
+from .rules import RULES, RuleContext, check_arguments, check_names
 from .state import ServerState
 
 __all__ = ["FA_LAYERS", "LayerSelection"]
@@ -102,10 +93,11 @@ class LayerSelection(FedAvg):
         **fedavg: Any,
     ) -> None:
         super().__init__(**fedavg)
-        self.layers = check_candidates(layers, rule)
+        self.layers, self.fixed_layers = check_arguments(
+            rule, layers, num_layers, fixed_layers
+        )
         self.rule = rule
-        self.num_layers = check_num_layers(num_layers, rule, len(self.layers))
-        self.fixed_layers = check_fixed_layers(fixed_layers, rule, self.layers)
+        self.num_layers = num_layers
         observed = check_names("observed_layers", observed_layers)
         self.observed_layers = [name for name in observed if name not in self.layers]
         if not isinstance(selection_seed, int) or selection_seed < 0:
@@ -138,12 +130,17 @@ class LayerSelection(FedAvg):
             # A new record, made from the base's: the base cannot lose the names, and
             # they do not get into a record that the base or the caller uses again.
             settings: dict[str, Any] = dict(message.content.config_records.get(key, {}))
-            names = {FA_LAYERS: self.selected[:]}
-            message.content[key] = ConfigRecord({**settings, **names})
+            layer_names = {FA_LAYERS: self.selected[:]}
+            message.content[key] = ConfigRecord({**settings, **layer_names})
         if messages:
             # Not `arrays`: a base may send other arrays (a look-ahead, for example).
             self.__sent = messages[0].content.array_records[self.arrayrecord_key]
-            self.__check_layers_exist(self.__sent)
+            names = map(weight_name, self.__scored_layers())
+            if missing := [name for name in names if name not in self.__sent]:
+                raise ValueError(
+                    f"no array {', '.join(missing)} among those sent; "
+                    f"layers must be named as in the model: {', '.join(self.__sent)}"
+                )
         return messages
 
     def aggregate_train(
@@ -191,8 +188,10 @@ class LayerSelection(FedAvg):
         """Return what the next round depends on, the base's part included."""
         base = getattr(super(), "server_state", None)
         arrays, values = base() if base else ServerState({}, {})
-        scores = {name: _nan_to_none(getattr(self, name)) for name in SCORE_ATTRIBUTES}
-        selection = {"selected": self.selected[:], **scores}
+        selection: dict[str, Any] = {"selected": self.selected[:]}
+        for name in SCORE_ATTRIBUTES:
+            scores = getattr(self, name).items()  # JSON has no nan
+            selection[name] = {k: z if math.isfinite(z) else None for k, z in scores}
         return ServerState(arrays, {**values, STATE_KEY: selection})
 
     def load_server_state(self, state: ServerState) -> None:
@@ -202,7 +201,8 @@ class LayerSelection(FedAvg):
         selection = state.values[STATE_KEY]
         self.selected = list(selection["selected"])
         for name in SCORE_ATTRIBUTES:
-            setattr(self, name, _none_to_nan(selection[name]))
+            scores = selection[name].items()
+            setattr(self, name, {k: math.nan if z is None else z for k, z in scores})
 
     def __scored_layers(self) -> list[str]:
         return [*self.layers, *self.observed_layers]
@@ -215,12 +215,10 @@ class LayerSelection(FedAvg):
 
     def __record_of(self, reply: Message) -> ArrayRecord:
         records = reply.content.array_records
-        if self.arrayrecord_key in records:
-            return records[self.arrayrecord_key]
         if len(records) == 1:
-            (record,) = records.values()
-            return record
-        return ArrayRecord()  # whether such a reply is an error is the base's decision
+            return next(iter(records.values()))
+        # Whether a reply without the record is an error is the base's decision.
+        return records.get(self.arrayrecord_key, ArrayRecord())
 
     def __are_received(self, replies: Sequence[Mapping[str, Array]]) -> bool:
         """Whether these are the very arrays that were received, of every reply."""
@@ -255,22 +253,4 @@ class LayerSelection(FedAvg):
         )
         self.selected = RULES[self.rule](self.scores, context)
         if self.selected:
-            names = ", ".join(self.selected)
-            log(INFO, "FLFA layers for the next round: %s", names)
-
-    def __check_layers_exist(self, arrays: Mapping[str, Any]) -> None:
-        names = map(weight_name, self.__scored_layers())
-        if missing := [name for name in names if name not in arrays]:
-            raise ValueError(
-                f"no array {', '.join(missing)} among those sent; "
-                f"layers must be named as in the model: {', '.join(arrays)}"
-            )
-
-
-def _nan_to_none(scores: Mapping[str, float]) -> dict[str, float | None]:
-    """Return scores for JSON, which has no nan."""
-    return {layer: z if math.isfinite(z) else None for layer, z in scores.items()}
-
-
-def _none_to_nan(scores: Mapping[str, float | None]) -> dict[str, float]:
-    return {layer: math.nan if z is None else z for layer, z in scores.items()}
+            log(INFO, "FLFA layers for the next round: %s", ", ".join(self.selected))

@@ -1,7 +1,5 @@
 """The state of a strategy between two rounds, for a checkpoint."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

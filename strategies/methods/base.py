@@ -1,7 +1,5 @@
 """Base class of the methods that change the server's step or configure the clients."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
@@ -39,8 +37,8 @@ class FedMethod(OnePassFedAvg):
     """FedAvg with hooks for the method's own step on the server.
 
     A method declares its options as class attributes of type
-    :class:`~..options.Option`. Those that the clients need are added to the config of
-    each train message.
+    :class:`~..options.Option`. They are arguments of its constructor, and those that
+    the clients need are added to the config of each train message.
 
     Only parameters take part in a method's step. Buffers (BatchNorm's statistics) keep
     Flower's weighted mean: they have no gradient, and a momentum could push a variance
@@ -53,8 +51,8 @@ class FedMethod(OnePassFedAvg):
         default these are all floating-point arrays except BatchNorm's statistics, which
         are recognised by their names. A model with other floating-point buffers should
         name its parameters.
-    **fedavg : Any
-        Arguments of FedAvg.
+    **arguments : Any
+        The method's options, and arguments of FedAvg.
     """
 
     display_name: ClassVar[str]
@@ -62,18 +60,23 @@ class FedMethod(OnePassFedAvg):
     derived_arguments: ClassVar[tuple[str, ...]] = ("parameters",)
     """Arguments that follow from the model and the federation, not from a choice."""
     state_names: ClassVar[tuple[str, ...]] = ()
-    """Attributes (arrays by name) that a method carries from round to round."""
+    """Attributes (arrays by name, at first none) that are kept from round to round."""
     reply_metrics: ClassVar[tuple[str, ...]] = ()
     """Metrics that each reply must have, each above 0."""
 
     def __init__(
-        self, *, parameters: Collection[str] | None = None, **fedavg: Any
+        self, *, parameters: Collection[str] | None = None, **arguments: Any
     ) -> None:
-        super().__init__(**fedavg)
+        for option in options_of(type(self)):
+            value = arguments.pop(option.argument, option.default)
+            setattr(self, option.argument, value)
+        super().__init__(**arguments)
         if isinstance(parameters, str):
             raise ValueError(f"parameters must be a set of names, not {parameters!r}")
         self.parameters = None if parameters is None else frozenset(parameters)
         self._sent: Arrays = {}
+        for name in self.state_names:
+            setattr(self, name, {})
 
     def server_state(self) -> ServerState:
         """Return the state that the next round needs besides the global model."""

@@ -1,13 +1,10 @@
 """FedACG (Kim et al., CVPR 2024) with FLFA."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
-from flwr.app import Array, ArrayRecord
+from flwr.app import ArrayRecord
 
+from ..decoding import encode
 from ..options import Number, Option
 from ..selection import LayerSelection
 from .base import Arrays, FedMethod, Reply
@@ -21,7 +18,8 @@ class FedACG(FedMethod):
     The server sends ``W + lambda m`` for the parameters, ``m`` being the last change of
     the global model W. W itself is the mean of the replies; it is returned, evaluated
     and saved. The clients add ``beta (w - sent)`` to the gradient.
-    ``lambda = beta = 0`` is FedAvg.
+    ``lambda = beta = 0`` is FedAvg. Clients are weighted by their number of samples;
+    the authors have clients of equal size.
 
     Parameters
     ----------
@@ -30,9 +28,6 @@ class FedACG(FedMethod):
     beta : float
         Strength of the clients' pull. The default is the authors' 0.001, which they
         apply to the square without a half.
-    **method : Any
-        Arguments of :class:`~.base.FedMethod`. Clients are weighted by their number of
-        samples; the authors have clients of equal size.
     """
 
     display_name = "FedACG"
@@ -51,20 +46,9 @@ class FedACG(FedMethod):
         fedavg=0.0,
         to_clients=True,
     )
+    previous: Arrays
+    momentum: Arrays
     state_names = ("previous", "momentum")
-
-    def __init__(
-        self,
-        *,
-        lookahead: float = lookahead.default,
-        beta: float = beta.default,
-        **method: Any,
-    ) -> None:
-        super().__init__(**method)
-        self.lookahead = lookahead
-        self.beta = beta
-        self.previous: Arrays = {}
-        self.momentum: Arrays = {}
 
     def arrays_to_send(self, arrays: ArrayRecord) -> ArrayRecord:
         """Return the look-ahead."""
@@ -72,11 +56,10 @@ class FedACG(FedMethod):
             self.previous = self._decoded_parameters(arrays)
         if self.lookahead == 0 or not self.momentum:
             return arrays
-        ahead = {
-            name: arrays[name].numpy() + self.lookahead * self.momentum[name]
-            for name in self.momentum
+        new = {
+            name: encode(arrays[name].numpy() + self.lookahead * momentum)
+            for name, momentum in self.momentum.items()
         }
-        new = {name: Array(np.asarray(values)) for name, values in ahead.items()}
         return ArrayRecord({k: new.get(k, array) for k, array in arrays.items()})
 
     def server_step(

@@ -1,7 +1,5 @@
 """FedAdam (Reddi et al., 2021) with FLFA."""
 
-from __future__ import annotations
-
 from flwr.serverapp.strategy import FedAdam
 
 from ..aggregation import OnePassFedAvg

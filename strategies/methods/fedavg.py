@@ -1,7 +1,5 @@
 """FedAvg (McMahan et al., 2017) with FLFA."""
 
-from __future__ import annotations
-
 from ..aggregation import OnePassFedAvg
 from ..selection import LayerSelection
 

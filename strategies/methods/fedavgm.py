@@ -1,7 +1,5 @@
 """FedAvgM (Hsu et al., 2019) with FLFA."""
 
-from __future__ import annotations
-
 from flwr.serverapp.strategy import FedAvgM
 
 from ..aggregation import OnePassFedAvg

@@ -1,7 +1,5 @@
 """FedDyn (Acar et al., ICLR 2021) with FLFA."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,15 +38,12 @@ class FedDyn(FedMethod):
         to_clients=True,
     )
     derived_arguments = ("parameters", "num_clients")
+    dual: Arrays
     state_names = ("dual",)
 
-    def __init__(
-        self, *, num_clients: int, alpha: float = alpha.default, **method: Any
-    ) -> None:
+    def __init__(self, *, num_clients: int, **method: Any) -> None:
         super().__init__(**method)
         self.num_clients = WholeNumber(1).convert("num_clients", num_clients)
-        self.alpha = alpha
-        self.dual: Arrays = {}
 
     def server_step(
         self, sent: Arrays, mean: Arrays, replies: Sequence[Reply]

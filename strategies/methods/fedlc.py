@@ -1,9 +1,5 @@
 """FedLC (Zhang et al., ICML 2022) with FLFA."""
 
-from __future__ import annotations
-
-from typing import Any
-
 from ..options import Number, Option
 from ..selection import LayerSelection
 from .base import FedMethod
@@ -19,8 +15,6 @@ class FedLC(FedMethod):
     tau : float
         Strength of the calibration; 0 is FedAvg. The default is that of FL-bench and of
         FedACG's code; the paper gives no value.
-    **method : Any
-        Arguments of :class:`~.base.FedMethod`.
     """
 
     display_name = "FedLC"
@@ -32,10 +26,6 @@ class FedLC(FedMethod):
         fedavg=0.0,
         to_clients=True,
     )
-
-    def __init__(self, *, tau: float = tau.default, **method: Any) -> None:
-        super().__init__(**method)
-        self.tau = tau
 
 
 class FLFAFedLC(LayerSelection, FedLC):

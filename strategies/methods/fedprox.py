@@ -1,7 +1,5 @@
 """FedProx (Li et al., 2020) with FLFA."""
 
-from __future__ import annotations
-
 from flwr.serverapp.strategy import FedProx
 
 from ..aggregation import OnePassFedAvg

@@ -1,9 +1,5 @@
 """FedRS (Li and Zhan, KDD 2021) with FLFA."""
 
-from __future__ import annotations
-
-from typing import Any
-
 from ..options import Number, OneOf, Option
 from ..selection import LayerSelection
 from .base import FedMethod
@@ -22,8 +18,6 @@ class FedRS(FedMethod):
     variant : str
         ``"hard"``: alpha for missing classes, 1 for others (the paper); ``"soft"``:
         ``alpha + (1 - alpha) n_c / max n`` (the authors' repository).
-    **method : Any
-        Arguments of :class:`~.base.FedMethod`.
     """
 
     display_name = "FedRS"
@@ -42,17 +36,6 @@ class FedRS(FedMethod):
         "factor of the classes a client has",
         to_clients=True,
     )
-
-    def __init__(
-        self,
-        *,
-        alpha: float = alpha.default,
-        variant: str = variant.default,
-        **method: Any,
-    ) -> None:
-        super().__init__(**method)
-        self.alpha = alpha
-        self.variant = variant
 
 
 class FLFAFedRS(LayerSelection, FedRS):

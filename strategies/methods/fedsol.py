@@ -1,9 +1,5 @@
 """FedSOL (Lee et al., CVPR 2024) with FLFA."""
 
-from __future__ import annotations
-
-from typing import Any
-
 from ..options import Number, OneOf, Option
 from ..selection import LayerSelection
 from .base import FedMethod
@@ -23,8 +19,6 @@ class FedSOL(FedMethod):
         gradient.
     part : str
         The perturbed weights: ``"all"`` or those of the ``"head"``.
-    **method : Any
-        Arguments of :class:`~.base.FedMethod`.
     """
 
     display_name = "FedSOL"
@@ -50,19 +44,6 @@ class FedSOL(FedMethod):
         "weights that are perturbed",
         to_clients=True,
     )
-
-    def __init__(
-        self,
-        *,
-        rho: float = rho.default,
-        variant: str = variant.default,
-        part: str = part.default,
-        **method: Any,
-    ) -> None:
-        super().__init__(**method)
-        self.rho = rho
-        self.variant = variant
-        self.part = part
 
 
 class FLFAFedSOL(LayerSelection, FedSOL):

@@ -1,9 +1,6 @@
 """FedAvgM (Hsu et al., 2019) in the three forms in use, with FLFA."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -36,8 +33,6 @@ class ServerMomentum(FedMethod):
         m. The default is that of the FLFA paper's earlier code.
     server_learning_rate : float
         s.
-    **method : Any
-        Arguments of :class:`~.base.FedMethod`.
     """
 
     display_name = "FedAvgM"
@@ -63,21 +58,8 @@ class ServerMomentum(FedMethod):
     server_learning_rate = Option(
         "fedavgm-learning-rate", 1.0, Number(above=0), "learning rate of the server"
     )
+    velocity: Arrays
     state_names = ("velocity",)
-
-    def __init__(
-        self,
-        *,
-        form: str = form.default,
-        server_momentum: float = server_momentum.default,
-        server_learning_rate: float = server_learning_rate.default,
-        **method: Any,
-    ) -> None:
-        super().__init__(**method)
-        self.form = form
-        self.server_momentum = server_momentum
-        self.server_learning_rate = server_learning_rate
-        self.velocity: Arrays = {}
 
     def server_step(
         self, sent: Arrays, mean: Arrays, replies: Sequence[Reply]

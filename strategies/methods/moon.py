@@ -1,9 +1,5 @@
 """MOON (Li et al., CVPR 2021) with FLFA."""
 
-from __future__ import annotations
-
-from typing import Any
-
 from ..options import Number, Option
 from ..selection import LayerSelection
 from .base import FedMethod
@@ -21,8 +17,6 @@ class MOON(FedMethod):
         code. MOON's authors use 1 to 5.
     temperature : float
         Temperature of the term. The default is that of both.
-    **method : Any
-        Arguments of :class:`~.base.FedMethod`.
     """
 
     display_name = "MOON"
@@ -41,17 +35,6 @@ class MOON(FedMethod):
         "temperature of the contrastive term",
         to_clients=True,
     )
-
-    def __init__(
-        self,
-        *,
-        mu: float = mu.default,
-        temperature: float = temperature.default,
-        **method: Any,
-    ) -> None:
-        super().__init__(**method)
-        self.mu = mu
-        self.temperature = temperature
 
 
 class FLFAMOON(LayerSelection, MOON):

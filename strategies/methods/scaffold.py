@@ -1,14 +1,13 @@
 """SCAFFOLD (Karimireddy et al., ICML 2020) with FLFA."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 
+from ..decoding import encode
 from ..options import Number, Option, WholeNumber
 from ..selection import LayerSelection
 from .base import Arrays, FedMethod, Reply, uniform_mean
@@ -44,20 +43,13 @@ class Scaffold(FedMethod):
         "scaffold-learning-rate", 1.0, Number(above=0), "learning rate of the server"
     )
     derived_arguments = ("parameters", "num_clients")
+    control: Arrays
     state_names = ("control",)
     reply_metrics = (STEP_LENGTH,)
 
-    def __init__(
-        self,
-        *,
-        num_clients: int,
-        global_learning_rate: float = global_learning_rate.default,
-        **method: Any,
-    ) -> None:
+    def __init__(self, *, num_clients: int, **method: Any) -> None:
         super().__init__(**method)
         self.num_clients = WholeNumber(1).convert("num_clients", num_clients)
-        self.global_learning_rate = global_learning_rate
-        self.control: Arrays = {}
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -66,7 +58,7 @@ class Scaffold(FedMethod):
         messages = list(super().configure_train(server_round, arrays, config, grid))
         if not self.control:
             self.control = {k: np.zeros_like(v) for k, v in self._sent.items()}
-        control = {k: Array(np.asarray(values)) for k, values in self.control.items()}
+        control = {k: encode(values) for k, values in self.control.items()}
         for message in messages:
             message.content[CONTROL] = ArrayRecord(control)
         return messages

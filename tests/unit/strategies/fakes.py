@@ -74,15 +74,7 @@ class FakeGrid(Grid):
         self.replied: list[Message] = []
         self.pushed: list[Message] = []
 
-    def set_run(self, run: Any) -> None:
-        raise NotImplementedError
-
-    @property
-    def run(self) -> Any:
-        raise NotImplementedError
-
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        raise NotImplementedError
+    run = set_run = create_message = None  # parts of a Grid that no strategy uses
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         ids = []
@@ -214,6 +206,35 @@ def weights() -> ArrayRecord:
             "count": np.array(4),
         }
     )
+
+
+def float_weights() -> ArrayRecord:
+    """Return a small model of floats only, as Flower's clipping needs it."""
+    rng = np.random.default_rng(5)
+    shapes = {"a.weight": (3, 2), "a.bias": 3, "b.weight": 7}
+    return record({k: rng.normal(size=n).astype("f4") for k, n in shapes.items()})
+
+
+def changing(
+    changes: Mapping[tuple[int, int], Callable[[RecordDict], Any]],
+    client: Client = noisy_client,
+    *,
+    kind: str = MessageType.TRAIN,
+    fail: bool = False,
+) -> Client:
+    """Return clients that change their reply, or fail instead, by round and node."""
+
+    def changed(message: Message) -> Answer:
+        content = client(message)
+        if message.metadata.message_type == kind:
+            server_round = message.content["config"]["server-round"]
+            if change := changes.get((server_round, message.metadata.dst_node_id)):
+                if fail:
+                    return Error(code=2, reason="planned")
+                change(content)
+        return content
+
+    return changed
 
 
 def trained_replies(

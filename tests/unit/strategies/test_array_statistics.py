@@ -6,12 +6,10 @@ import math
 import os
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 
 from strategies import array_statistics as module
@@ -21,12 +19,13 @@ from strategies.array_statistics import (
     array_statistics,
     fits_one_pass,
 )
+from tests.unit.strategies.fakes import answer
 
 ROOT = Path(__file__).parents[3]
 FLOATS = [np.float16, np.float32, np.float64]
 # Block size and fewest columns: the default; one column and one client; blocks shorter
-# than an array; several groups of clients; groups of unequal size.
-BLOCKS = [None, (1, 1), (24, 8), (8, 4), (15, 5)]
+# than an array; several groups of clients of unequal size.
+BLOCKS = [None, (1, 1), (24, 8), (15, 5)]
 
 
 @pytest.fixture(params=BLOCKS, ids=str)
@@ -56,16 +55,8 @@ def shares(number):
 
 def flowers_mean(replies):
     """Return Flower's mean of the replies with the weights of :func:`shares`."""
-    contents = [
-        RecordDict(
-            {
-                "arrays": ArrayRecord({"x": Array(np.asarray(reply))}),
-                "metrics": MetricRecord({"n": 3 * i + 1}),
-            }
-        )
-        for i, reply in enumerate(replies)
-    ]
-    return aggregate_arrayrecords(contents, "n")["x"].numpy()
+    contents = [answer({"x": reply}, 3 * i + 1) for i, reply in enumerate(replies)]
+    return aggregate_arrayrecords(contents, "num-examples")["x"].numpy()
 
 
 def formulas(sent, replies):
@@ -86,33 +77,31 @@ def statistics(sent, replies, **options) -> ArrayStatistics:
     return array_statistics(replies, shares(len(replies)), sent=sent, **options)
 
 
-@pytest.mark.parametrize("number", [1, 3, 10])
-@pytest.mark.parametrize(
-    "dtype", [*FLOATS, np.int64, np.int8, np.uint16, np.bool_, np.complex64]
-)
-@pytest.mark.parametrize("shape", [(), (3, 0), (5, 3), (64, 33)], ids=str)
-def test_the_mean_is_flowers_bit_for_bit(shape, dtype, number):
+@pytest.mark.parametrize("number", [1, 10])
+@pytest.mark.parametrize("dtype", [np.int64, np.int8, np.bool_, np.complex64])
+@pytest.mark.parametrize("shape", [(), (3, 0), (64, 33)], ids=str)
+def test_the_mean_of_other_types_is_flowers_bit_for_bit(shape, dtype, number):
     rng = np.random.default_rng([number, math.prod(shape)])
     replies = [
         np.asarray(100 * rng.random(size=shape)).astype(dtype) for _ in range(number)
     ]
     want = flowers_mean(replies)
-    for options in ({}, {"drift": True}, {"sent": replies[0]}):
-        if np.dtype(dtype).kind != "f" and options:
-            continue
-        got = array_statistics(replies, shares(number), **options).mean
-        assert (got.dtype, got.shape) == (want.dtype, want.shape)
-        assert got.tobytes() == want.tobytes()
+    found = array_statistics(replies, shares(number))
+    assert (found.mean.dtype, found.mean.shape) == (want.dtype, want.shape)
+    assert found.mean.tobytes() == want.tobytes()
+    assert found.squared_norms.size == found.squared_distances.size == 0
 
 
-@pytest.mark.parametrize("number", [1, 5, 19])
+@pytest.mark.parametrize("number", [1, 19])
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("shape", [(), (31, 3), (2, 0)], ids=str)
 def test_mean_and_statistics_in_blocks(blocks, shape, dtype, number):
     """Whatever the blocks: no bit of the mean changes, the statistics are formulas."""
     sent, replies = clients(shape, number, dtype)
     found = statistics(sent, replies)
-    assert found.mean.tobytes() == flowers_mean(replies).tobytes()
+    mean = flowers_mean(replies)
+    assert (found.mean.dtype, found.mean.shape) == (mean.dtype, mean.shape)
+    assert found.mean.tobytes() == mean.tobytes()
     for name, want in formulas(sent, replies).items():
         assert getattr(found, name) == pytest.approx(want, rel=1e-12, abs=1e-12), name
     (want,) = layer_cosines(
@@ -146,13 +135,6 @@ def test_several_groups_of_clients_with_the_default_blocks():
     assert found.mean.tobytes() == flowers_mean(replies).tobytes()
 
 
-def test_statistics_that_are_not_requested():
-    _, replies = clients((3,), 2, np.float32)
-    found = array_statistics(replies, shares(2))
-    assert found.squared_norms.size == found.dot_products.size == 0
-    assert found.squared_distances.size == 0
-
-
 def statistics_of_updates(*updates, sent=0.0, dtype=np.float64):
     start = np.full(np.shape(updates[0]), sent, dtype)
     replies = [np.asarray(start + np.array(update), dtype) for update in updates]
@@ -163,30 +145,24 @@ def statistics_of_updates(*updates, sent=0.0, dtype=np.float64):
     ("updates", "expected"),
     [
         # A client that does not move does not count: 0.8, and not 8/15.
-        ([(3.0, 4.0), (0.0, 0.0), (-3.0, 4.0)], 0.8),
+        ([(96.0, 128.0), (0.0, 0.0), (-96.0, 128.0)], 0.8),
         # Updates that cancel out.
-        ([(1.0, -2.0), (-1.0, 2.0)], 0.0),
+        ([(32.0, -64.0), (-32.0, 64.0)], 0.0),
+        # -6e4 - 6e4 overflows float16, but not double precision.
+        ([(-1.2e5,)], 1.0),
+        # No update at all.
+        ([(0.0, 0.0), (0.0, 0.0)], math.nan),
     ],
 )
-@pytest.mark.parametrize("sent", [0.0, 16.0])
-def test_scores_by_hand(updates, expected, sent):
-    score = statistics_of_updates(*updates, sent=sent).score()
-    assert score == pytest.approx(expected, rel=0, abs=1e-15)
+def test_scores_by_hand(updates, expected):
+    score = statistics_of_updates(*updates, sent=6e4, dtype=np.float16).score()
+    assert score == pytest.approx(expected, rel=0, abs=1e-15, nan_ok=True)
 
 
-def test_without_any_update_there_is_no_score():
-    assert math.isnan(statistics_of_updates((0.0, 0.0), (0.0, 0.0)).score())
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e200])
-@pytest.mark.parametrize("position", [0, 1, 2])
-def test_updates_that_are_not_finite_have_no_score_here(blocks, bad, position):
+@pytest.mark.parametrize("bad", [math.nan, -math.inf, 1e200])
+def test_updates_that_are_not_finite_have_no_score_here(blocks, bad):
     """1e200 is finite, its square is not. There are no warnings."""
-    updates = [(3.0, 4.0), (-3.0, 4.0)]
-    updates.insert(position, (bad, 1.0))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found = statistics_of_updates(*updates)
+    found = statistics_of_updates((3.0, 4.0), (bad, 1.0), (-3.0, 4.0))
     assert found.score() is None
     assert not np.isfinite(found.squared_distances).all()
 
@@ -196,13 +172,6 @@ def test_the_score_never_leaves_the_interval():
     for size in range(1, 60):
         update = rng.normal(size=size)
         assert 1 - 1e-12 <= statistics_of_updates(*[update] * 7).score() <= 1.0
-
-
-def test_half_precision_updates_beyond_the_range_of_half_precision():
-    """-6e4 - 6e4 overflows float16; in double precision the square is 1.44e10."""
-    found = statistics_of_updates((-1.2e5,), sent=6e4, dtype=np.float16)
-    assert found.score() == 1.0
-    assert found.squared_norms.tolist() == [1.44e10]
 
 
 @pytest.mark.parametrize(

@@ -86,44 +86,22 @@ def pickled():
     return file.getvalue()
 
 
-def zipped():
-    file = io.BytesIO()
-    np.savez(file, np.zeros((3, 2), np.float32))
-    return file.getvalue()
+FORTRAN = np.asfortranarray(model()["a.weight"] + 1)
+GOOD = {
+    "the model that was sent": reply(),
+    "small": reply({"a.bias": np.float32([-0.0, 1e-45, 0])}),
+    "large": reply({"a.bias": np.float32([3.4e38, -3.4e38, 0])}),
+    "fraction": reply(metrics={"num-examples": 5e-324}),
+    "most examples": reply(metrics={"num-examples": 2**53}),
+    "Fortran order": reply({"a.weight": FORTRAN}),
+    "longest header": reply(weight_like(header(length=10_000))),
+    "config": reply(more=ConfigRecord({"note": "hello"}), config=ConfigRecord()),
+}
 
 
-def test_the_model_that_was_sent_is_a_good_reply():
-    assert problem_of(reply(), SENT, ReplyRules()) is None
-
-
-def test_every_finite_value_is_good():
-    for value in (-0.0, 1e-45, 3.4e38, -3.4e38):
-        values = np.full(3, value, np.float32)
-        assert problem_of(reply({"a.bias": values}), SENT, ReplyRules()) is None
-
-
-def test_every_number_above_0_is_a_weight():
-    for weight in (1, 2.5, 5e-324, 2**53):
-        good = reply(metrics={"num-examples": weight})
-        assert problem_of(good, SENT, ReplyRules()) is None
-
-
-def test_fortran_order_is_accepted():
-    weight = np.asfortranarray(model()["a.weight"] + 1)
-    assert not weight.flags.c_contiguous
-    good = reply({"a.weight": weight})
-    assert b"'fortran_order': True" in good.content["arrays"]["a.weight"].data
-    assert problem_of(good, SENT, ReplyRules()) is None
-
-
-def test_the_longest_padding_that_numpy_reads():
-    good = reply(weight_like(header(length=10_000)))
-    assert problem_of(good, SENT, ReplyRules()) is None
-
-
-def test_config_records_do_not_matter():
-    good = reply(more=ConfigRecord({"note": "hello"}), config=ConfigRecord())
-    assert problem_of(good, SENT, ReplyRules()) is None
+@pytest.mark.parametrize("case", GOOD)
+def test_good_replies(case):
+    assert problem_of(GOOD[case], SENT, ReplyRules()) is None
 
 
 @pytest.mark.parametrize("shape", [(), (0, 3), (1,) * 32], ids=str)
@@ -140,49 +118,30 @@ ARRAYS = {
     "nan": ({"a.bias": np.float32([1, math.nan, 3])}, "'a.bias' has 1 values .*finite"),
     "inf": ({"a.bias": np.float32([-math.inf, 0, math.inf])}, "'a.bias' has 2 values"),
     "broadcast": ({"a.bias": np.zeros(1, "f4")}, r"the shape \(1,\), not \(3,\)"),
-    "scalar": ({"a.bias": np.zeros((), "f4")}, r"the shape \(\), not \(3,\)"),
-    "transposed": ({"a.weight": np.zeros((2, 3), "f4")}, r"\(2, 3\), not \(3, 2\)"),
-    "vector": ({"steps": np.zeros(1, "i8")}, r"'steps' has the shape \(1,\), not \(\)"),
-    "half": ({"a.bias": np.zeros(3, "f2")}, "type 'float16', not 'float32'"),
     "double": ({"a.bias": np.zeros(3, "f8")}, "type 'float64', not 'float32'"),
     "complex": ({"a.bias": np.zeros(3, "c8")}, "type 'complex64', not 'float32'"),
-    "whole": ({"a.bias": np.zeros(3, "i8")}, "type 'int64', not 'float32'"),
-    "bool": ({"a.bias": np.zeros(3, "?")}, "type 'bool', not 'float32'"),
     "swapped": ({"a.bias": np.zeros(3, ">f4")}, "type '>f4', not 'float32'"),
-    "fields": ({"a.bias": np.zeros(3, [("x", "f4")])}, r"type \"\[\('x', '<f4'\)\]\""),
-    "text": ({"a.bias": np.zeros(3, "U4")}, "type '<U4', not 'float32'"),
     "kind": (weight_with(stype="pickle"), "the kind 'pickle', not 'numpy.ndarray'"),
     "said shape": (weight_with(shape=(10**9, 10**9)), r"\(1000000000, 1000000000\)"),
-    "said negative": (weight_with(shape=(-3, -2)), r"\(-3, -2\), not \(3, 2\)"),
     "said type": (weight_with(dtype="object"), "type 'object', not 'float32'"),
-    "nonsense": (weight_with(dtype="f4, i8, O"), "type 'f4, i8, O'"),
     "empty": (weight_with(data=b""), "begins with b'', not with NumPy's"),
-    "magic": (weight_with(data=b"\x93NUMPY"), "begins with b'.x93NUMPY', not"),
     "magic only": (weight_with(data=saved("")[:8]), "the header b'', not"),
-    "garbage": (weight_with(data=bytes(range(200))), "begins with b'.x00.x01"),
-    "zip": (weight_with(data=zipped()), "begins with b'PK"),
     "pickle": (weight_with(data=pickled()), r"the header .*'\|O'"),
     "format 2": (weight_like(header(), version=(2, 0)), "begins with .*x02"),
-    "format 3": (weight_like(header(), version=(3, 0)), "begins with .*x03"),
     "own shape": (weight_like(header(shape="(3, 1)"), bytes(12)), r"header .*\(3, 1\)"),
     "huge": (weight_like(header(shape="(9999999999999,)")), r"header .*9999999999999"),
-    "negative": (weight_like(header(shape="(-3, 2)")), r"header .*\(-3, 2\)"),
     "truth": (weight_like(header(shape="(3, True)")), "header .*True"),
     "own type": (weight_like(header("'<f8'"), bytes(48)), "header .*<f8.* not .*<f4"),
-    "own swapped": (weight_like(header("'>f4'")), "header .*>f4.* not .*<f4"),
-    "own fields": (weight_like(header("[('x', '<f4')]")), "header .*not .*<f4"),
     "python 2": (weight_like(header(shape="(3L, 2L)")), "header .*3L"),
-    "zeros": (weight_like(header(shape="(03, 2)")), r"header .*\(03, 2\)"),
     "deep": (weight_like("(" * 9000), r"header b'\(\(\(\(.*\.\.\., not"),
+    "blanks at the end": (weight_like(header() + "  "), r'header .*\\n", not'),
     "deep sign": (weight_like("-" * 60000 + "1"), r"header b'----.*\.\.\., not"),
-    "no letters": (weight_like(bytes(range(128, 256))), "header b'.x80"),
     "long header": (weight_like(header(), length=60000), r"header .*x00.*\.\.\., not"),
     "no end": (weight_like(header(), b"", length=60000), "has 0 bytes of values, not"),
     "short header": (weight_like(header(), length=20), "header .*, not"),
     "short": (weight_like(header(), bytes(23)), "23 bytes of values, not 24"),
     "long": (weight_like(header(), bytes(25)), "25 bytes of values, not 24"),
     "padding": (weight_like(header(length=10_001)), "header of 10001 bytes, more than"),
-    "nothing": (weight_like(header(), b""), "has 0 bytes of values, not 24"),
 }
 
 
@@ -223,10 +182,9 @@ def test_the_declared_size_is_not_allocated(case):
 
 
 def test_a_header_with_one_byte_changed():
-    """It is refused, unless only the padding differs.
+    """128 bytes: 10 of magic and length, 59 of text, 58 blanks and a newline.
 
-    128 bytes: 10 of magic and length, 59 of text, and 59 of padding, which may be
-    blanks or line ends.
+    Only the newline may be a blank too, which NumPy reads without a warning.
     """
     good = SENT["a.weight"].data
     wrong = 0
@@ -236,7 +194,7 @@ def test_a_header_with_one_byte_changed():
             data[position] = byte
             changed = reply(weight_with(data=bytes(data)), wire=False)
             problem = problem_of(changed, SENT, ReplyRules())
-            is_same = byte == good[position] if position < 69 else byte in b" \n"
+            is_same = byte == good[position] or (position, byte) == (127, ord(" "))
             wrong += is_same != (problem is None)
             assert not is_same or bits(changed.content["arrays"]) == bits(SENT)
     assert wrong == 0
@@ -244,16 +202,11 @@ def test_a_header_with_one_byte_changed():
 
 METRIC = {
     "zero": ({"num-examples": 0}, "'num-examples' is 0; it must be above 0"),
-    "negative zero": ({"num-examples": -0.0}, "'num-examples' is -0.0; .* above 0"),
     "negative": ({"num-examples": -5}, "'num-examples' is -5; it must be above 0"),
     "nan": ({"num-examples": math.nan}, "'num-examples' is nan; .* a finite number"),
-    "infinite": ({"num-examples": math.inf}, "'num-examples' is inf; .* finite"),
     "list": ({"num-examples": [1, 2]}, r"'num-examples' is \[1, 2\]; .* a finite"),
-    "empty list": ({"num-examples": []}, r"'num-examples' is \[\]; it must be"),
     "too large": ({"num-examples": 2**53 + 2}, "it must be at most 9007199254740992"),
-    "beyond": ({"num-examples": 1e308}, "'num-examples' is 1e\\+308; .* at most"),
     "loss": ({"train-loss": math.nan}, "'train-loss' is nan; it must be a finite"),
-    "losses": ({"train-loss": [0.5]}, r"'train-loss' is \[0.5\]; .* a finite number"),
     "long list": ({"train-loss": [0.5] * 9999}, r"'train-loss' is \[0.5.*\.\.\.;"),
 }
 
@@ -274,18 +227,12 @@ def test_integers_beyond_all_floats(name, digits):
     assert_says(problem_of(bad, SENT, ReplyRules()), reason)
 
 
-def test_the_largest_weight_that_is_accepted():
-    rules = ReplyRules(max_weight=12)
-    assert problem_of(reply(), SENT, rules) is None
-    reason = "'num-examples' is 13; it must be at most 12"
-    assert_says(problem_of(reply(metrics={"num-examples": 13}), SENT, rules), reason)
-
-
-def test_another_weight():
-    rules = ReplyRules(weight="train-loss")
+def test_another_weight_and_its_limit():
+    rules = ReplyRules(weight="train-loss", max_weight=0.5)
     assert problem_of(reply(metrics={"num-examples": -1}), SENT, rules) is None
-    bad = reply(metrics={"train-loss": 0.0})
-    assert_says(problem_of(bad, SENT, rules), "'train-loss' is 0.0; .* above 0")
+    for value, reason in ((0.0, "above 0"), (0.75, "at most 0.5")):
+        problem = problem_of(reply(metrics={"train-loss": value}), SENT, rules)
+        assert_says(problem, f"'train-loss' is {value}; it must be {reason}")
     none = problem_of(reply(), SENT, ReplyRules(weight="images"))
     assert_says(none, "it has no metric 'images'")
 
@@ -293,10 +240,8 @@ def test_another_weight():
 def test_metrics_that_must_be_positive():
     rules = ReplyRules(positive=("train-loss",))
     assert problem_of(reply(), SENT, rules) is None
-    for value in (0.0, -1.0):
-        bad = reply(metrics={"train-loss": value})
-        reason = f"'train-loss' is {value}; it must be above 0"
-        assert_says(problem_of(bad, SENT, rules), reason)
+    zero = problem_of(reply(metrics={"train-loss": 0.0}), SENT, rules)
+    assert_says(zero, "'train-loss' is 0.0; it must be above 0")
     missing = problem_of(reply(), SENT, ReplyRules(positive=("step-length",)))
     assert_says(missing, "it has no metric 'step-length'")
 
@@ -328,7 +273,6 @@ def reply_of(**records):
 
 RECORDS = {
     "none": ({}, "array records are none; it must have one, 'arrays'"),
-    "no arrays": ({"metrics": MetricRecord(METRICS)}, "array records are none"),
     "no metrics": ({"arrays": SENT}, "metric records are none; .* one, 'metrics'"),
     "other arrays": (
         {"weights": SENT, "metrics": MetricRecord(METRICS)},
@@ -341,14 +285,6 @@ RECORDS = {
     "two": (
         {"arrays": SENT, "more": SENT, "metrics": MetricRecord(METRICS)},
         "array records are 'arrays', 'more'; it must have one",
-    ),
-    "exchanged": (
-        {"arrays": MetricRecord(METRICS), "metrics": SENT},
-        "array records are 'metrics'; it must have one, 'arrays'",
-    ),
-    "a config": (
-        {"arrays": SENT, "metrics": ConfigRecord({"num-examples": 12})},
-        "metric records are none",
     ),
     "empty arrays": (
         {"arrays": ArrayRecord(), "metrics": MetricRecord(METRICS)},

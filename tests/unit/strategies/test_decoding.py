@@ -13,25 +13,18 @@ from strategies.decoding import DecodedArrays, array_view, decode, encode
 
 VIEWED = [
     np.array(3),
-    np.array(1.5, np.float32),
     np.array([True, False]),
     np.zeros((0, 3), np.float32),
-    np.zeros((3, 0)),
     np.arange(7, dtype=np.float16),
     np.arange(24, dtype=np.float32).reshape(2, 3, 4),
-    np.arange(24, dtype=np.float64).reshape(1, 24, 1),
     np.arange(3, dtype=np.uint8),
-    np.arange(3, dtype=np.int64),
     np.array([1 + 2j], np.complex64),
-    np.arange(4 * 3 * 3 * 3, dtype=np.float32).reshape(4, 3, 3, 3),
 ]
 OTHERS = [
     np.asfortranarray(np.arange(6.0).reshape(2, 3)),
     np.arange(3).astype(">f4"),
     np.arange(3, dtype=np.longdouble),
     np.array(["a", "bc"]),
-    np.array([(1, 2.0)], dtype=[("x", "i4"), ("y", "f8")]),
-    np.array(["2024-01-01"], "datetime64[D]"),
 ]
 
 
@@ -45,11 +38,8 @@ def fields(array):
 
 def is_same(one, other):
     """Whether type, shape and bytes are equal."""
-    return (one.dtype, one.shape, one.tobytes()) == (
-        other.dtype,
-        other.shape,
-        other.tobytes(),
-    )
+    types = (one.dtype, one.shape) == (other.dtype, other.shape)
+    return types and one.tobytes() == other.tobytes()
 
 
 @pytest.mark.parametrize("values", VIEWED, ids=name)
@@ -98,14 +88,11 @@ MISLEADING = {
     "another shape": changed(shape=(4,)),
     "another shape of the same size": changed(shape=(1, 3)),
     "another type": changed(dtype="int32"),
-    "no type": changed(dtype="none"),
     "a type that NumPy would parse": changed(dtype="f4,f4"),
     "a type that is no text": changed(dtype=["float32"]),
     "a negative shape": changed(shape=(-3,)),
     "a shape of words": changed(shape=("three",)),
-    "a shape of lists": changed(shape=([3],)),
     "an infinite shape": changed(shape=(float("inf"),)),
-    "a shape that is none": changed(shape=None),
     "a list as shape": changed(shape=[3]),
     "a shape too long for a header": changed(shape=(1,) * 40_000),
     "more bytes": changed(data=GOOD + b"more"),
@@ -150,14 +137,10 @@ def pickled():
     "array",
     [
         changed(stype="torch.tensor"),
-        changed(data=b""),
         changed(data=GOOD[:-1]),
-        changed(data=GOOD[:20]),
-        changed(data=pickled()),
         changed(data=pickled(), dtype="object", shape=(1,)),
-        changed(data=b"\x93NUMPY\x01\x00" + b"\xff" * 300),
     ],
-    ids=range(7),
+    ids=range(3),
 )
 def test_arrays_that_flower_cannot_decode_raise_the_same_error(array):
     with warnings.catch_warnings():
@@ -173,36 +156,19 @@ def test_arrays_that_flower_cannot_decode_raise_the_same_error(array):
 
 @pytest.mark.parametrize(
     "values",
-    [
-        *VIEWED,
-        *OTHERS,
-        np.arange(12.0).reshape(3, 4).T,
-        np.arange(12.0)[::2],
-        np.float32(2.5),
-        7,
-    ],
+    [*VIEWED, *OTHERS, np.arange(12.0).reshape(3, 4).T, np.arange(12.0)[::2], 7],
     ids=lambda v: name(np.asarray(v)),
 )
 def test_an_encoded_array_is_flowers_byte_by_byte(values):
-    assert fields(encode(values)) == fields(Array(np.asarray(values)))
-
-
-def test_an_encoded_array_does_not_change_with_its_values():
-    values = np.zeros(3)
     array = encode(values)
-    values += 1
-    assert array.numpy().tolist() == [0, 0, 0]
+    assert fields(array) == fields(Array(np.asarray(values)))
+    assert type(array.data) is bytes, "later changes of the values do not matter"
 
 
 def test_a_mapping_decodes_an_array_when_it_is_read():
-    broken = changed(data=b"")
-    arrays = DecodedArrays({"a": Array(np.arange(2)), "broken": broken})
+    arrays = DecodedArrays({"a": Array(np.arange(2)), "broken": changed(data=b"")})
     assert list(arrays) == ["a", "broken"]
-    assert len(arrays) == 2
     assert arrays["a"].tolist() == [0, 1]
-    assert "b" not in arrays
-    with pytest.raises(KeyError):
-        arrays["b"]
     with pytest.raises((EOFError, ValueError)):
         arrays["broken"]
 

