@@ -98,13 +98,6 @@ def test_it_is_a_plain_loop_to_the_bit(size: int) -> None:
     assert metrics["steps"] == 3 * -(-size // 4)
 
 
-def test_the_defaults_are_what_it_trains_with() -> None:
-    ours, theirs = network(), network()
-    LocalTrainer(ours, TrainSettings()).fit(*data(70))
-    torch_loop(theirs, data(70), TrainSettings())
-    assert same_bits(bits(ours), bits(theirs))
-
-
 @every_scaling
 @pytest.mark.parametrize("names", [(), ("5", "7")])
 def test_it_is_the_textbooks_loop_with_and_without_alignment(

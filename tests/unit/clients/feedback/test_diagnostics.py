@@ -221,11 +221,7 @@ def test_angles_on_a_line(factor: float) -> None:
         model.hidden.weight.data.mul_(factor)
         metrics = feedback_diagnostics(model, ["hidden"], *data(), cross_entropy)
     assert metrics[f"{ANGLE}/hidden"] == (180.0 if factor < 0 else 0.0)
-
-
-def test_a_feedback_of_zero_has_the_angle_zero() -> None:
-    model = mlp()
-    nn.init.zeros_(model.hidden.weight)
+    nn.init.zeros_(model.hidden.weight)  # so has a feedback of zero
     assert measure(model, ("hidden",), data())[f"{ANGLE}/hidden"] == 0.0
 
 
