@@ -57,7 +57,7 @@ e2e: packages                   ## the tests that run Flower (minutes)
 	$(PYTEST) -n 3 -m e2e tests/e2e tests/faults $(ARGS)
 
 docs: $(VENV)/installed         ## write the generated docs and the keys in pyproject.toml
-	$(BIN)/python -m flfa_app.config.docs
+	$(BIN)/python -m docs.generate
 
 fmt: $(VENV)/installed          ## format the code
 	$(BIN)/ruff check --fix .

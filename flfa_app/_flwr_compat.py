@@ -15,14 +15,6 @@ from typing import Any
 from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
-__all__ = [
-    "CONNECTION_ERRORS",
-    "dispatch_in_sending_order",
-    "is_expired",
-    "is_simulation",
-    "parse_config_overrides",
-]
-
 CONNECTION_ERRORS: tuple[type[Exception], ...]
 """What Flower's Grid raises when the SuperLink cannot be reached."""
 try:
@@ -57,15 +49,8 @@ def dispatch_in_sending_order(grid: Grid) -> bool:
     The state then answers every request of the engine with the next message, whichever
     node the request names: the engine goes by the message's own destination.
 
-    Parameters
-    ----------
-    grid : Grid
-        The grid of a simulation, before anything is sent.
-
-    Returns
-    -------
-    bool
-        False if the grid's state is not the expected one; it is then left unchanged.
+    It must be called before anything is sent. Returns False if the grid's state is not
+    the expected one; it is then left unchanged.
     """
     state: Any = getattr(grid, "state", None)
     store = getattr(state, "store_message_ins", None)
@@ -93,17 +78,8 @@ def dispatch_in_sending_order(grid: Grid) -> bool:
 def parse_config_overrides(text: str) -> dict[str, Any]:
     """Parse an argument of ``--run-config`` as ``flwr run`` does.
 
-    Parameters
-    ----------
-    text : str
-        The path of a TOML file, or ``key=value`` pairs.
-
-    Raises
-    ------
-    ValueError
-        If it is neither.
-    OSError
-        If the file cannot be read.
+    ``text`` is the path of a TOML file, or ``key=value`` pairs. Raises
+    :class:`ValueError` if it is neither, :class:`OSError` if the file cannot be read.
     """
     try:
         from flwr.common.config import parse_config_args

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 from strategies.decoding import decode, encode
 
-__all__ = ["load_arrays", "to_arrays", "to_tensors", "with_dtypes_of"]
-
 
 def to_arrays(tensors: Mapping[str, Tensor]) -> ArrayRecord:
     """Pack tensors, for example a ``state_dict``, under their names."""

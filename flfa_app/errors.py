@@ -5,20 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-__all__ = ["ConfigError", "summarize_error", "truncate"]
-
 MAX_CHARACTERS = 300
 
 
 class ConfigError(ValueError):
     """The run config, or what it refers to, cannot be used.
 
-    Parameters
-    ----------
-    message : str
-        What cannot be done, or the problem if there is only one.
-    problems : Iterable[str]
-        All problems. They follow the message, one on each line.
+    The text has the message and then all problems, one on each line. With a single
+    problem the message may be the problem itself.
     """
 
     def __init__(self, message: str, problems: Iterable[str] = ()) -> None:

@@ -18,20 +18,9 @@ from filelock import FileLock, Timeout
 def write_atomically(path: Path, content: bytes, *, concurrent: bool = False) -> None:
     """Write a file that is either complete and on the disk, or unchanged.
 
-    Parameters
-    ----------
-    path : Path
-        The file; its folder must exist.
-    content : bytes
-        All of the new content.
-    concurrent : bool
-        Several processes may write this file at the same time. The last one wins. A
-        process that is killed then leaves a temporary file that nobody reuses.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written, on a full disk for example. No part of it is left.
+    With ``concurrent``, several processes may write this file at the same time. The
+    last one wins; a process that is killed leaves a temporary file that nobody reuses.
+    On a full disk it raises :class:`OSError`, and no part of the file is left.
     """
     unique = f".{uuid4().hex}" if concurrent else ""
     unfinished = path.with_name(f".{path.name}{unique}.unfinished")
@@ -67,10 +56,7 @@ def replace_non_finite(value: Any) -> Any:
 def append_line(path: Path, line: str) -> None:
     """Append a line to a file; it is on the disk when this returns.
 
-    Raises
-    ------
-    OSError
-        If it cannot be written, on a full disk for example. No part of it is left.
+    On a full disk it raises :class:`OSError`, and no part of the line is left.
     """
     length = path.stat().st_size if path.exists() else 0
     try:
@@ -107,10 +93,8 @@ def list_round_files(folder: Path, suffix: str) -> dict[int, Path]:
 def exclusive_lock(folder: Path, message: str) -> Iterator[None]:
     """Lock a folder; the operating system releases it if this process is killed.
 
-    Raises
-    ------
-    RuntimeError
-        With this message, if another process or thread holds the lock.
+    Raises :class:`RuntimeError` with this message if another process or thread holds
+    the lock.
     """
     try:
         lock = FileLock(folder / ".lock").acquire(blocking=False)

@@ -22,23 +22,15 @@ from strategies.options import Option, options_of
 if TYPE_CHECKING:
     from clients import LocalTrainer
 
-__all__ = ["ALGORITHMS", "Method"]
-
 
 class Method(NamedTuple):
-    """The two sides of a federated method.
-
-    Parameters
-    ----------
-    strategy : type[LayerSelection]
-        The server side. It declares the method's display name and its options.
-    trainer_path : str
-        Module and class of the client side. It is imported when it is needed: commands
-        that only check a config need not wait for torch.
-    """
+    """The two sides of a federated method."""
 
     strategy: type[LayerSelection]
+    """The server side. It declares the method's display name and its options."""
     trainer_path: str = "clients.trainer:LocalTrainer"
+    """Module and class of the client side. It is imported when it is needed: commands
+    that only check a config need not wait for torch."""
 
     @property
     def display_name(self) -> str:
@@ -70,27 +62,18 @@ class Method(NamedTuple):
         return self.trainer.state is not LocalTrainer.state
 
     def build_strategy(
-        self,
-        run_config: Mapping[str, Any],
-        derived: Mapping[str, Any],
-        **selection: Any,
+        self, run_config: Mapping[str, Any], derived: Mapping[str, Any], **common: Any
     ) -> LayerSelection:
-        """Build the server side.
+        """Build the server side from the options in the run config.
 
-        Parameters
-        ----------
-        run_config : Mapping[str, Any]
-            Has the key of each option.
-        derived : Mapping[str, Any]
-            ``parameters`` (their names) and ``num_clients``. The strategy gets those of
-            them that it has arguments for.
-        **selection : Any
-            Arguments of :class:`~strategies.LayerSelection` and FedAvg.
+        ``derived`` has ``parameters`` (their names) and ``num_clients``; the strategy
+        gets those of them that it has arguments for. ``common`` are arguments of
+        :class:`~strategies.LayerSelection` and FedAvg.
         """
         arguments = {x.argument: run_config[x.key] for x in self.options}
         for name in getattr(self.strategy, "derived_arguments", ()):
             arguments[name] = derived[name]
-        return self.strategy(**arguments, **selection)
+        return self.strategy(**arguments, **common)
 
 
 ALGORITHMS: dict[str, Method] = {

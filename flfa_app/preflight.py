@@ -12,8 +12,6 @@ from flfa_app.data.dataset import ImageDataset
 from flfa_app.errors import ConfigError
 from flfa_app.task import device_of, images_of, model_of, partitions_of
 
-__all__ = ["Prepared", "prepare"]
-
 
 @dataclass(frozen=True)
 class Prepared:
@@ -33,17 +31,8 @@ class Prepared:
 def prepare(config: RunConfig, num_partitions: int | None = None) -> Prepared:
     """Load the data and build the model of a run.
 
-    Parameters
-    ----------
-    config : RunConfig
-        A valid config. Data, model and machine may still contradict it.
-    num_partitions : int, optional
-        Number of nodes, if it is known.
-
-    Raises
-    ------
-    ConfigError
-        With every problem found.
+    Data, model and machine may contradict a valid config: all problems are in one
+    :class:`ConfigError`. ``num_partitions`` is the number of nodes, if it is known.
     """
     problems: list[str] = []
     device = ""

@@ -41,7 +41,7 @@ def main(grid: Grid, context: Context) -> None:
         run = RunDirectory(resumed_path, config.model)
     log(INFO, "Results: %s", run.path)
     with run.lock():
-        checkpoints = Checkpoints.of_run(run.path, config.keep_checkpoints)
+        checkpoints = Checkpoints(run.path, config.keep_checkpoints)
         checkpoint = None if resumed_path is None else checkpoints.newest()
         start = start_run(grid, config, prepared, run.path, checkpoint)
         if checkpoint is not None:

@@ -18,16 +18,6 @@ from flfa_app.data.dataset import DataDescription, ImageDataset
 from flfa_app.data.loading import load_dataset
 from flfa_app.models import build_model
 
-__all__ = [
-    "client_seed",
-    "device_of",
-    "images_of",
-    "model_for",
-    "model_of",
-    "partitions_of",
-    "use_threads",
-]
-
 # torch's own choice: the CPUs of the process, which Ray limits in a simulation.
 ALL_THREADS = torch.get_num_threads()
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from flfa_app.config.keys import Key
 
-__all__ = ["config_problems", "split_names"]
-
 
 def config_problems(
     keys: Mapping[str, Key], run_config: Mapping[str, Any]

@@ -11,82 +11,56 @@ from typing import Any, TypeVar
 from flfa_app.methods import ALGORITHMS
 from strategies.options import ValueType
 
-__all__ = ["Key", "declare", "keys_of", "method_keys", "names_in"]
-
 T = TypeVar("T")
-METHODS = "Options of the methods"
-"""Heading of the options of all methods."""
+METHODS = "Options of the methods"  # heading of all of them
 
 
 @dataclass(frozen=True)
 class Key:
-    """A key of the run config.
-
-    Parameters
-    ----------
-    name : str
-        The key as it is written in a config file.
-    default : Any
-        The value if the user gives none.
-    values : ValueType[Any]
-        The allowed values.
-    meaning : str
-        What the key does, for the documentation. Not a sentence, no full stop.
-    group : str
-        Heading of the keys it belongs to.
-    note : str (default: "")
-        More about it, in sentences, for the documentation.
-    algorithm : str (default: "")
-        The method whose option it is; empty for the keys of all runs.
-    flfa_only : bool (default: False)
-        The key belongs to FLFA. A run with FLFA may differ in it from the run without
-        FLFA that it is compared with.
-    is_path : bool (default: False)
-        The value is a path. A relative path starts at the folder of the user.
-    may_change_on_resume : bool (default: False)
-        A resumed run may have another value: it does not change what a round computes.
-    changes_results : bool (default: True)
-        Another value may give other results. If not, a finished run of a grid remains
-        valid when the value changes.
-    """
+    """A key of the run config."""
 
     name: str
     default: Any
     values: ValueType[Any]
     meaning: str
+    """What the key does, for the documentation. Not a sentence, no full stop."""
     group: str
+    """Heading of the keys it belongs to."""
     note: str = ""
+    """More about it, in sentences, for the documentation."""
     algorithm: str = ""
+    """The method whose option it is; empty for the keys of all runs."""
     flfa_only: bool = False
+    """The key belongs to FLFA. A run with FLFA may differ in it from the run without
+    FLFA that it is compared with."""
     is_path: bool = False
+    """The value is a path. A relative path starts at the folder of the user."""
     may_change_on_resume: bool = False
+    """A resumed run may have another value: it does not change what a round computes.
+    """
     changes_results: bool = True
+    """Another value may give other results. If not, a finished run of a grid remains
+    valid when the value changes."""
 
 
 def declare(
-    default: T,
-    values: ValueType[T],
-    meaning: str,
-    *,
-    group: str = "",
-    note: str = "",
-    **flags: bool,
+    default: T, values: ValueType[T], meaning: str, **properties: str | bool
 ) -> T:
     """Declare a field of a dataclass as a key.
 
-    The first key of a group has its heading as ``group``. ``flags`` are the boolean
-    properties of :class:`Key`.
+    ``properties`` are those of :class:`Key`; ``group`` is that of the keys before it
+    unless it is given.
     """
-    declaration = {
-        "default": default,
-        "values": values,
-        "meaning": meaning,
-        "group": group,
-        "note": note,
-        **flags,
-    }
-    declared: T = field(default=default, metadata=declaration)
+    declaration = {"default": default, "values": values, "meaning": meaning}
+    declared: T = field(default=default, metadata=declaration | properties)
     return declared
+
+
+def declare_adjustable(
+    default: T, values: ValueType[T], meaning: str, **properties: str | bool
+) -> T:
+    """Declare a key that may have another value when a run is resumed."""
+    return declare(default, values, meaning, may_change_on_resume=True, **properties)
 
 
 def keys_of(declared: Collection[Field[Any]]) -> dict[str, Key]:
@@ -96,12 +70,12 @@ def keys_of(declared: Collection[Field[Any]]) -> dict[str, Key]:
     """
     keys: list[Key] = []
     for one in declared:
-        if not one.metadata:
+        if one.metadata:
+            group = one.metadata.get("group") or keys[-1].group
+            name = one.name.replace("_", "-")
+            keys.append(Key(name, **{**one.metadata, "group": group}))
+        else:
             keys += method_keys()
-            continue
-        group = one.metadata["group"] or keys[-1].group
-        name = one.name.replace("_", "-")
-        keys.append(Key(name, **{**one.metadata, "group": group}))
     return {key.name: key for key in keys}
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flfa_app.config.keys import declare, names_in
+from flfa_app.config.keys import declare, declare_adjustable, names_in
 from strategies.options import Flag, Number, OneOf, Text, WholeNumber
-
-__all__ = ["AUTO", "OperationKeys"]
 
 AUTO = "auto"
 """The value of ``resume`` that is not a path: the newest unfinished run."""
@@ -17,19 +15,17 @@ AUTO = "auto"
 class OperationKeys:
     """How a run is operated; an attribute has ``_`` where its key has ``-``."""
 
-    device: str = declare(
+    device: str = declare_adjustable(
         "auto",
         OneOf({"auto": "a GPU if there is one", "cpu": "", "cuda": ""}),
         "device of training and evaluation",
         group="The machine",
-        may_change_on_resume=True,
     )
-    threads_per_client: int = declare(
+    threads_per_client: int = declare_adjustable(
         1,
         WholeNumber(0),
         "torch threads (0: all of its CPUs)",
         note="Another number changes the last bits of the results.",
-        may_change_on_resume=True,
     )
     fast_kernels: bool = declare(
         True,
@@ -44,22 +40,20 @@ class OperationKeys:
         "precision of the forward pass",
     )
 
-    evaluate_every: int = declare(
+    evaluate_every: int = declare_adjustable(
         1,
         WholeNumber(1),
         "rounds between evaluations",
         group="The evaluation of the global model",
         note="The rounds whose mean accuracy is the score are always evaluated.",
-        may_change_on_resume=True,
     )
 
-    round_timeout: float = declare(
+    round_timeout: float = declare_adjustable(
         3600.0,
         Number(above=0),
         "seconds to wait for the replies of a round",
         group="Failures",
         note="[reliability.md](reliability.md) says what happens when nodes fail.",
-        may_change_on_resume=True,
         changes_results=False,
     )
     over_selection: float = declare(
@@ -69,35 +63,29 @@ class OperationKeys:
         note="Above 1, more nodes are asked than are needed. Those that reply count in "
         "the order in which they were drawn.",
     )
-    min_replies: int = declare(
+    min_replies: int = declare_adjustable(
         1,
         WholeNumber(1),
         "valid replies a round needs",
         note="A round with fewer is repeated with other nodes.",
-        may_change_on_resume=True,
     )
-    round_attempts: int = declare(
-        3,
-        WholeNumber(1),
-        "attempts at a round before the run stops",
-        may_change_on_resume=True,
+    round_attempts: int = declare_adjustable(
+        3, WholeNumber(1), "attempts at a round before the run stops"
     )
-    max_examples: int = declare(
+    max_examples: int = declare_adjustable(
         0,
         WholeNumber(0),
         "most images in a reply (0: as reported)",
         note="With 0, a reply may claim as many as the node has reported at the start.",
-        may_change_on_resume=True,
     )
-    max_update_norm: float = declare(
+    max_update_norm: float = declare_adjustable(
         0.0,
         Number(least=0),
         "largest norm of an update (0: no limit)",
         note="Larger updates are not used.",
-        may_change_on_resume=True,
     )
 
-    resume: str = declare(
+    resume: str = declare_adjustable(
         "",
         Text(),
         'run folder, or `"auto"`',
@@ -105,39 +93,25 @@ class OperationKeys:
         "one, a new run starts.",
         group="Checkpoints, resuming, early stopping",
         is_path=True,
-        may_change_on_resume=True,
     )
-    checkpoint_every: int = declare(
-        1,
-        WholeNumber(0),
-        "rounds between checkpoints (0: none)",
-        may_change_on_resume=True,
+    checkpoint_every: int = declare_adjustable(
+        1, WholeNumber(0), "rounds between checkpoints (0: none)"
     )
-    keep_checkpoints: int = declare(
-        2,
-        WholeNumber(1),
-        "checkpoints to keep besides the best",
-        may_change_on_resume=True,
+    keep_checkpoints: int = declare_adjustable(
+        2, WholeNumber(1), "checkpoints to keep besides the best"
     )
-    state_dir: str = declare(
+    state_dir: str = declare_adjustable(
         "",
         Text(),
         'folder of the clients\' state ("": none)',
         note="Some methods keep state on the clients between rounds "
         "([methods.md](methods.md)). Only in this folder does it outlive the run.",
         is_path=True,
-        may_change_on_resume=True,
         changes_results=False,
     )
-    patience: int = declare(
-        0,
-        WholeNumber(0),
-        "rounds without progress to stop at (0: never)",
-        may_change_on_resume=True,
+    patience: int = declare_adjustable(
+        0, WholeNumber(0), "rounds without progress to stop at (0: never)"
     )
-    target_accuracy: float = declare(
-        0.0,
-        Number(least=0, most=1),
-        "accuracy to stop at (0: never)",
-        may_change_on_resume=True,
+    target_accuracy: float = declare_adjustable(
+        0.0, Number(least=0, most=1), "accuracy to stop at (0: never)"
     )

@@ -17,8 +17,6 @@ from flfa_app.config.operation_keys import OperationKeys
 from flfa_app.config.training_keys import TrainingKeys
 from flfa_app.errors import ConfigError
 
-__all__ = ["KEYS", "RunConfig"]
-
 
 @dataclass(frozen=True)
 class RunConfig(OperationKeys, TrainingKeys):

@@ -5,24 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from flfa_app.config.keys import declare, method_keys, names_in
+from flfa_app.config.keys import declare, declare_adjustable, method_keys, names_in
 from flfa_app.methods import ALGORITHMS
 from strategies.options import Flag, Number, OneOf, Text, WholeNumber
 from strategies.rules import RULES
-
-__all__ = ["TrainingKeys"]
 
 
 @dataclass(frozen=True)
 class TrainingKeys:
     """What is trained; an attribute has ``_`` where its key has ``-``."""
 
-    num_server_rounds: int = declare(
-        30,
-        WholeNumber(1),
-        "number of rounds",
-        group="The run",
-        may_change_on_resume=True,
+    num_server_rounds: int = declare_adjustable(
+        30, WholeNumber(1), "number of rounds", group="The run"
     )
     seed: int = declare(
         0,
@@ -30,23 +24,21 @@ class TrainingKeys:
         "seed of all random numbers",
         note="It decides partition, participants, initial weights and batch order.",
     )
-    output_dir: str = declare(
+    output_dir: str = declare_adjustable(
         "",
         Text(),
         'parent folder of the results ("": `runs`)',
         note="With `flwr run` a relative path starts at the folder in which Flower's "
         "SuperLink was started.",
         is_path=True,
-        may_change_on_resume=True,
         changes_results=False,
     )
-    pictures: bool = declare(
+    pictures: bool = declare_adjustable(
         True,
         Flag(),
         "draw the PNG files of a run",
         note="They are `partition.png`, `progress.png`, `scores.png` and "
         "`cosines.png`.",
-        may_change_on_resume=True,
         changes_results=False,
     )
 
@@ -76,10 +68,7 @@ class TrainingKeys:
         1, WholeNumber(1), "layers that are selected each round", flfa_only=True
     )
     fixed_fa_layers: str = declare(
-        "",
-        Text(),
-        'for `flfa = "fixed"`: names, with commas',
-        flfa_only=True,
+        "", Text(), 'for `flfa = "fixed"`: names, with commas', flfa_only=True
     )
     candidates: str = declare(
         "effective",
@@ -118,14 +107,13 @@ class TrainingKeys:
         "norm of the feedback weights",
         flfa_only=True,
     )
-    diagnostics: bool = declare(
+    diagnostics: bool = declare_adjustable(
         False,
         Flag(),
         "measure the alignment of the layers",
         note="Clients report, for each selected layer, the angle between feedback "
         "weights and weights and the error of the feedback ([metrics.md](metrics.md)).",
         flfa_only=True,
-        may_change_on_resume=True,
     )
 
     # Key and value of each option of each method.
@@ -154,12 +142,11 @@ class TrainingKeys:
         group="The data",
         note="[data.md](data.md) says where each one comes from.",
     )
-    data_dir: str = declare(
+    data_dir: str = declare_adjustable(
         "",
         Text(),
         'folder of the data ("": its usual place)',
         is_path=True,
-        may_change_on_resume=True,
         changes_results=False,
     )
     image_size: int = declare(
@@ -192,12 +179,11 @@ class TrainingKeys:
     )
     partition_column: str = declare("", Text(), "for `natural`: column of the owners")
     min_partition_size: int = declare(1, WholeNumber(1), "fewest images of a client")
-    report_label_counts: bool = declare(
+    report_label_counts: bool = declare_adjustable(
         True,
         Flag(),
         "clients report their class counts",
         note="`partition.png` shows them.",
-        may_change_on_resume=True,
     )
 
     fraction_train: float = declare(
@@ -212,8 +198,8 @@ class TrainingKeys:
         "fewest nodes that train in a round",
         note="If the federation has fewer nodes, all of them train.",
     )
-    min_available_nodes: int = declare(
-        1, WholeNumber(1), "nodes to wait for before round 1", may_change_on_resume=True
+    min_available_nodes: int = declare_adjustable(
+        1, WholeNumber(1), "nodes to wait for before round 1"
     )
     local_epochs: int = declare(
         5, WholeNumber(1), "passes over the local data in a round"

@@ -23,14 +23,10 @@ from safetensors.numpy import load, save
 from flfa_app.files import list_round_files, write_atomically
 from flfa_app.results.records import RoundRecord
 
-__all__ = ["Checkpoint", "CheckpointError", "Checkpoints", "non_finite_arrays"]
-
 Arrays = dict[str, npt.NDArray[Any]]
 FORMAT = 1
 # Prefixes of array names in the safetensors file.
 MODEL, STRATEGY = "model/", "strategy/"
-# Keys of the JSON file that are not metadata of the run.
-OWN_KEYS = frozenset({"format", "round", "arrays", "arrays-sha256", "strategy", "rows"})
 
 
 class CheckpointError(RuntimeError):
@@ -38,49 +34,24 @@ class CheckpointError(RuntimeError):
 
 
 class Checkpoint(NamedTuple):
-    """The state of a run after a round.
-
-    Parameters
-    ----------
-    server_round : int
-        The last round it includes.
-    model : dict[str, NDArray]
-        The arrays of the global model.
-    strategy_arrays, strategy_values : dict
-        The state that the strategy carries from round to round.
-    records : Sequence[RoundRecord]
-        All rounds so far.
-    metadata : dict[str, Any]
-        The run config, and the nodes and data that a resumed run must have again.
-    """
+    """The state of a run after a round."""
 
     server_round: int
     model: Arrays
     strategy_arrays: Arrays
     strategy_values: dict[str, Any]
+    """With ``strategy_arrays``, the state that a strategy carries between rounds."""
     records: Sequence[RoundRecord]
     metadata: dict[str, Any]
+    """The run config, and the nodes and data that a resumed run must have again."""
 
 
 class Checkpoints:
-    """The checkpoints in a folder.
+    """The checkpoints of a run: its newest ``keep``, and that of the best round."""
 
-    Parameters
-    ----------
-    folder : Path
-        Created when the first checkpoint is written.
-    keep : int
-        Number of newest checkpoints to keep, in addition to that of the best round.
-    """
-
-    def __init__(self, folder: Path, keep: int = 1) -> None:
-        self.folder = folder
+    def __init__(self, run: Path, keep: int = 1) -> None:
+        self.folder = run / "checkpoints"
         self.keep = keep
-
-    @classmethod
-    def of_run(cls, run: Path, keep: int = 1) -> Checkpoints:
-        """Return the checkpoints in a run directory."""
-        return cls(run / "checkpoints", keep)
 
     def rounds(self) -> list[int]:
         """Return the rounds that have a checkpoint, intact or damaged."""
@@ -93,10 +64,8 @@ class Checkpoints:
     def write(self, checkpoint: Checkpoint, best_round: int) -> Path:
         """Write a checkpoint and delete the ones that need not be kept any longer.
 
-        Raises
-        ------
-        CheckpointError
-            If a value is not finite: no run could be resumed from such a model.
+        Raises :class:`CheckpointError` if a value is not finite: no run could be
+        resumed from such a model.
         """
         arrays = {
             **{MODEL + name: array for name, array in checkpoint.model.items()},
@@ -119,12 +88,11 @@ class Checkpoints:
             "rows": [record.to_json() for record in checkpoint.records],
             **checkpoint.metadata,
         }
-        text = json.dumps(
-            {"content": content, "sha256": _checksum(content)}, allow_nan=False
-        )
+        stored = {"content": content, "sha256": _checksum(content)}
         write_atomically(path.with_suffix(".safetensors"), data)
-        write_atomically(path, text.encode())
-        self._delete_old(best_round)
+        write_atomically(path, json.dumps(stored, allow_nan=False).encode())
+        for old in set(self.rounds()[: -self.keep]) - {best_round}:
+            self._delete(old)
         return path
 
     def read(self, server_round: int) -> Checkpoint:
@@ -133,41 +101,34 @@ class Checkpoints:
         try:
             stored = json.loads(path.read_text(encoding="utf-8"))
             content = stored["content"]
-            if stored["sha256"] != _checksum(content):
-                raise CheckpointError(f"{path} is damaged: its checksum is wrong")
-            if content["format"] != FORMAT:
+            _check_checksum(path, _checksum(content), stored["sha256"])
+            if (version := content.pop("format")) != FORMAT:
                 raise CheckpointError(
-                    f"{path} has the format {content['format']}; this version reads "
-                    f"{FORMAT}"
+                    f"{path} has the format {version}; this version reads {FORMAT}"
                 )
-            data = path.with_suffix(".safetensors").read_bytes()
-            if content["arrays-sha256"] != hashlib.sha256(data).hexdigest():
-                raise CheckpointError(
-                    f"{path.with_suffix('.safetensors')} is damaged: its checksum is "
-                    "wrong"
-                )
+            arrays_path = path.with_suffix(".safetensors")
+            data = arrays_path.read_bytes()
+            sha256 = hashlib.sha256(data).hexdigest()
+            _check_checksum(arrays_path, sha256, content.pop("arrays-sha256"))
             loaded = load(data)
-            arrays = {name: loaded[name] for name in content["arrays"]}
-            records = [RoundRecord.from_json(row) for row in content["rows"]]
+            arrays = {name: loaded[name] for name in content.pop("arrays")}
+            model, strategy_arrays = (
+                {k.removeprefix(p): a for k, a in arrays.items() if k.startswith(p)}
+                for p in (MODEL, STRATEGY)
+            )
+            return Checkpoint(
+                content.pop("round"),
+                model,
+                strategy_arrays,
+                content.pop("strategy"),
+                [RoundRecord.from_json(row) for row in content.pop("rows")],
+                metadata=content,
+            )
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as problem:
             raise CheckpointError(f"{path} cannot be read: {problem}") from problem
-        return Checkpoint(
-            content["round"],
-            _without_prefix(arrays, MODEL),
-            _without_prefix(arrays, STRATEGY),
-            content["strategy"],
-            records,
-            {key: value for key, value in content.items() if key not in OWN_KEYS},
-        )
 
     def newest(self) -> Checkpoint:
-        """Return the newest intact checkpoint; warn about damaged newer ones.
-
-        Raises
-        ------
-        CheckpointError
-            If there is none.
-        """
+        """Return the newest intact checkpoint, or raise :class:`CheckpointError`."""
         problems = []
         for server_round in reversed(self.rounds()):
             try:
@@ -182,11 +143,6 @@ class Checkpoints:
         """Delete the checkpoints of later rounds, which will be computed again."""
         for later in [r for r in self.rounds() if r > server_round]:
             self._delete(later)
-
-    def _delete_old(self, best_round: int) -> None:
-        rounds = self.rounds()
-        for old in set(rounds[: -self.keep]) - {best_round}:
-            self._delete(old)
 
     def _delete(self, server_round: int) -> None:
         path = self.path(server_round)
@@ -208,10 +164,6 @@ def _checksum(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _without_prefix(arrays: Mapping[str, npt.NDArray[Any]], prefix: str) -> Arrays:
-    """Return the arrays whose names have a prefix, named without it."""
-    return {
-        name.removeprefix(prefix): array
-        for name, array in arrays.items()
-        if name.startswith(prefix)
-    }
+def _check_checksum(path: Path, checksum: str, expected: str) -> None:
+    if checksum != expected:
+        raise CheckpointError(f"{path} is damaged: its checksum is wrong")

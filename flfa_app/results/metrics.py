@@ -16,88 +16,57 @@ from flfa_app.models import block_of
 from flfa_app.results.prediction_metrics import Predictions
 from flfa_app.results.records import RoundRecord
 from flfa_app.results.round_metrics import (
+    accuracies,
     first_cosines,
     mean_of_last_rounds,
     selection_frequency,
 )
 from strategies.rules import skewness
 
-__all__ = ["METRICS", "FinishedRun", "MetricSpec"]
-
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """What the metrics of a run are computed from.
-
-    Attributes
-    ----------
-    model : str
-        The run config's key ``model``.
-    records : Sequence[RoundRecord]
-        All rounds.
-    best_round : int
-        The round of ``best_model.safetensors``.
-    no_op_rounds : int, optional
-        Rounds whose scores would have chosen only layers without effect; None if the
-        selection rule chooses by no scores or from all layers.
-    stopped_early : str, optional
-        Why the run ended before its last round; None if it did not.
-    seconds : float
-        Wall-clock time of the run, or of its last part if it was resumed.
-    """
+    """What the metrics of a run are computed from."""
 
     model: str
     records: Sequence[RoundRecord]
     best_round: int
+    """The round of ``best_model.safetensors``."""
     no_op_rounds: int | None
+    """Rounds whose scores would have chosen only layers without effect; None if the
+    selection rule chooses by no scores or from all layers."""
     stopped_early: str | None
+    """Why the run ended before its last round; None if it did not."""
     seconds: float
+    """Wall-clock time of the run, or of its last part if it was resumed."""
 
 
 @dataclass(frozen=True)
 class MetricSpec:
-    """The declaration of a metric: a key of ``summary.json``, and how it is shown.
-
-    Attributes
-    ----------
-    key : str
-        Key in ``summary.json``, and in ``metrics.jsonl`` if the metric is measured.
-    title : str
-        Heading of its tables, without the unit.
-    summarize : Callable[[FinishedRun], Any], optional
-        The metric of a whole run. By default the mean of the measured values over the
-        last 10 % of the rounds.
-    measure : Callable[[Predictions], float], optional
-        The metric of one model on the test set, for metrics that are not part of
-        :class:`~flfa_app.results.records.Evaluation` by name. It is computed at every
-        evaluation and recorded in ``Evaluation.further``.
-    percent : bool
-        A share, which tables show in percent.
-    by_part : bool
-        A value for each part (test set, block of the model) instead of one.
-    higher_is_better : bool
-        Tables mark the best value and show differences.
-    own_table : bool
-        Reports have a table of it whenever a run has it, not only on demand.
-    label : str
-        Short name; the key by default.
-    paper_name : str
-        Name in the table of published numbers; the key by default.
-    is_number : bool
-        False for texts, which tables cannot show.
-    """
+    """The declaration of a metric: a key of ``summary.json``, and how it is shown."""
 
     key: str
     title: str
+    """Heading of its tables, without the unit."""
     summarize: Callable[[FinishedRun], Any] | None = None
+    """The metric of a whole run. By default the mean of the measured values over the
+    last 10 % of the rounds."""
     measure: Callable[[Predictions], float] | None = None
+    """The metric of one model on the test set, if it is not a field of
+    :class:`~flfa_app.results.records.Evaluation`. It is computed at every evaluation
+    and recorded in ``Evaluation.further``."""
     percent: bool = False
+    """A share, which tables show in percent."""
     by_part: bool = False
+    """A value for each part (test set, block of the model) instead of one."""
     higher_is_better: bool = False
+    """Tables mark the best value and show differences."""
     own_table: bool = False
+    """Reports have a table of it whenever a run has it, not only on demand."""
     label: str = ""
-    paper_name: str = ""
+    """Short name; the key by default. The table of published numbers has it too."""
     is_number: bool = True
+    """False for texts, which tables cannot show."""
 
     def of_run(self, run: FinishedRun) -> Any:
         """Return the value for ``summary.json``."""
@@ -106,27 +75,12 @@ class MetricSpec:
         return mean_of_last_rounds(run.records, lambda e: e.further.get(self.key))
 
 
-def _final_accuracy(run: FinishedRun) -> float:
-    evaluations = [r.evaluation for r in run.records if r.evaluation is not None]
-    return evaluations[-1].accuracy
-
-
-def _best_accuracy(run: FinishedRun) -> float:
-    return next(
-        record.evaluation.accuracy
-        for record in run.records
-        if record.evaluation is not None and record.server_round == run.best_round
-    )
-
-
 def _extra_accuracy(run: FinishedRun) -> dict[str, float]:
-    last = run.records[-1].evaluation
-    names = () if last is None else last.extra_accuracy
-
     def mean(name: str) -> float:
         return mean_of_last_rounds(run.records, lambda e: e.extra_accuracy.get(name))
 
-    return {name: mean(name) for name in names}
+    last = run.records[-1].evaluation
+    return {name: mean(name) for name in last.extra_accuracy} if last else {}
 
 
 def _first_skewness(run: FinishedRun) -> float | None:
@@ -139,51 +93,42 @@ def _seconds_per_round(run: FinishedRun) -> float:
     return round(total / len(run.records), 3)
 
 
+_quality = partial(MetricSpec, percent=True, higher_is_better=True)
+
 METRICS: Mapping[str, MetricSpec] = {
     spec.key: spec
     for spec in (
-        MetricSpec(
+        _quality(
             "score",
             "Accuracy: mean of the last 10 % of the rounds",
             lambda run: mean_of_last_rounds(run.records, lambda e: e.accuracy),
-            percent=True,
-            higher_is_better=True,
             label="accuracy",
-            paper_name="accuracy",
         ),
-        MetricSpec(
+        _quality(
             "final-accuracy",
             "Accuracy after the last round",
-            _final_accuracy,
-            percent=True,
-            higher_is_better=True,
+            lambda run: [*accuracies(run.records).values()][-1],
         ),
-        MetricSpec(
+        _quality(
             "best-accuracy",
             "Accuracy of the best round",
-            _best_accuracy,
-            percent=True,
-            higher_is_better=True,
+            lambda run: accuracies(run.records)[run.best_round],
         ),
         MetricSpec(
             "best-round", "The round with the best accuracy", lambda run: run.best_round
         ),
-        MetricSpec(
+        _quality(
             "auc",
             "Macro-AUC: mean of the last 10 % of the rounds",
             lambda run: mean_of_last_rounds(run.records, lambda e: e.auc),
-            percent=True,
-            higher_is_better=True,
             own_table=True,
             label="AUC",
         ),
-        MetricSpec(
+        _quality(
             "extra-accuracy",
             "Accuracy on further test sets",
             _extra_accuracy,
-            percent=True,
             by_part=True,
-            higher_is_better=True,
             own_table=True,
         ),
         MetricSpec(

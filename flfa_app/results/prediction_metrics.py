@@ -11,47 +11,25 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "FeatureDistances",
-    "Predictions",
-    "accuracy",
-    "feature_distances",
-    "macro_auc",
-]
-
 Array = NDArray[Any]
 
 
 class Predictions(NamedTuple):
-    """What a model predicts for a test set, one row per sample.
-
-    Attributes
-    ----------
-    logits : ndarray of shape (samples, classes)
-        The model's outputs.
-    probabilities : ndarray of shape (samples, classes)
-        Their softmax in float64.
-    features : ndarray of shape (samples, dimensions)
-        The inputs of the classifier, the model's last layer.
-    labels : ndarray of shape (samples,)
-        The true class of each sample.
-    """
+    """What a model predicts for a test set, one row per sample."""
 
     logits: Array
     probabilities: Array
+    """Softmax of the logits in float64."""
     features: Array
+    """The inputs of the classifier, the model's last layer."""
     labels: Array
 
 
 def accuracy(scores: Array, labels: Array) -> float:
     """Return the share of samples whose true class has the highest score.
 
-    Parameters
-    ----------
-    scores : ndarray of shape (samples, classes)
-        Logits or probabilities; of equal scores the first class counts.
-    labels : ndarray of shape (samples,)
-        The class of each sample.
+    ``scores`` has a row per sample: logits or probabilities. Of equal scores the first
+    class counts.
     """
     return int((scores.argmax(1) == labels).sum()) / len(labels)
 
@@ -61,18 +39,13 @@ def macro_auc(probabilities: Array, labels: Array) -> float:
 
     The area of a class is the share of pairs (a sample of the class, another sample)
     in which the first sample has the higher probability of that class; a tie counts
-    half. Where scikit-learn defines it, the result is ``roc_auc_score(labels,
-    probabilities, multi_class="ovr", average="macro")`` up to the last bit.
-    scikit-learn is not used here because it takes 7 to 90 times as long, adds seconds
-    of import time, and returns nan or raises for absent classes and for nan.
+    half, and ``nan`` ranks highest. A class without samples does not count; with only
+    one class there is nothing to compare and the result is 0.5.
 
-    Parameters
-    ----------
-    probabilities : ndarray of shape (samples, classes)
-        Any scores that are comparable between samples; ``nan`` ranks highest.
-    labels : ndarray of shape (samples,)
-        The class of each sample. A class without samples does not count; if there is
-        only one class, there is nothing to compare and the result is 0.5.
+    Where scikit-learn defines it, the result is ``roc_auc_score(labels, probabilities,
+    multi_class="ovr", average="macro")`` up to the last bit. scikit-learn is not used
+    here because it takes 7 to 90 times as long, adds seconds of import time, and
+    returns nan or raises for absent classes and for nan.
     """
     areas = []
     for label in np.unique(labels):
@@ -107,18 +80,9 @@ def feature_distances(features: Array, labels: Array) -> FeatureDistances:
     :math:`|\mu_c - \mu_{c'}|` over all pairs of classes; separability is inter / intra.
     (The paper calls them variances, but its formulas square nothing.)
 
-    Parameters
-    ----------
-    features : ndarray of shape (samples, dimensions)
-        The inputs of the classifier. One class at a time is copied to float64.
-    labels : ndarray of shape (samples,)
-        The class of each sample; a class without samples does not count.
-
-    Returns
-    -------
-    FeatureDistances
-        ``inter`` is ``nan`` for a single class. ``separability`` is infinite if every
-        sample is at the mean of its class, ``nan`` if all means are equal as well.
+    A class without samples does not count. ``inter`` is ``nan`` for a single class.
+    ``separability`` is infinite if every sample is at the mean of its class, ``nan`` if
+    all means are equal as well. One class at a time is copied to float64.
     """
     means, spreads = [], []
     # Non-finite features have non-finite distances; NumPy need not warn about them.

@@ -7,8 +7,6 @@ import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
-__all__ = ["SOURCE", "git_commit", "package_versions"]
-
 SOURCE = "FLFA_SOURCE"
 """The environment variable that names the checkout the app was started from."""
 PACKAGES = ("flwr", "flwr-datasets", "torch", "torchvision", "ray", "numpy", "medmnist")

@@ -1,8 +1,8 @@
 """The record of a round, and how it is written to and read from JSON.
 
 ``metrics.jsonl`` has one line per round; a checkpoint has the same objects under
-``rows``. Only this module knows their keys and the order of the keys. JSON has no nan
-and no infinity: both are written as null, and null is read back as nan.
+``rows``. Their keys and the order of the keys are those of the fields here. JSON has
+no nan and no infinity: both are written as null, and null is read back as nan.
 """
 
 from __future__ import annotations
@@ -10,40 +10,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from flfa_app.files import replace_non_finite
 
-__all__ = [
-    "Evaluation",
-    "RoundRecord",
-    "Timing",
-    "Traffic",
-    "read_records",
-]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What was measured on the test set after a round.
-
-    Attributes
-    ----------
-    accuracy : float
-        Share of the test samples that are classified correctly.
-    loss : float
-        Mean cross-entropy.
-    auc : float
-        Macro-averaged area under the ROC curve, one class against the rest.
-    intra_class, inter_class, separability : float
-        Distances of the features within and between classes, and their ratio.
-    extra_accuracy : Mapping[str, float]
-        Accuracy on each further test set, by its name.
-    further : Mapping[str, float]
-        Other metrics of the test set, by their key in ``metrics.jsonl``.
-    """
+    """What was measured on the test set after a round."""
 
     accuracy: float
     loss: float = math.nan
@@ -52,7 +30,9 @@ class Evaluation:
     inter_class: float = math.nan
     separability: float = math.nan
     extra_accuracy: Mapping[str, float] = field(default_factory=dict)
+    """Accuracy on each further test set, by its name."""
     further: Mapping[str, float] = field(default_factory=dict)
+    """Other metrics of the test set, by their key in ``metrics.jsonl``."""
 
 
 @dataclass(frozen=True)
@@ -84,51 +64,29 @@ class Timing:
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """What is recorded of one round.
-
-    Attributes
-    ----------
-    server_round : int
-        Number of the round; the first is 1.
-    evaluation : Evaluation, optional
-        None if the model was not evaluated after this round.
-    drift : float
-        The local drift H of the clients.
-    selected : tuple[str, ...]
-        Layers that were trained with feedback alignment.
-    scores : Mapping[str, float]
-        Agreement z of each layer after this round, in the order of the model.
-    train_loss : float
-        The clients' mean loss.
-    learning_rate : float
-        The clients' learning rate.
-    participants : tuple[int, ...]
-        Partition ids of the clients that were asked to train.
-    failed, spare : tuple[int, ...]
-        Participants whose reply was missing or bad, and those beyond the number needed.
-    failed_before : tuple[int, ...]
-        Clients that failed in earlier attempts at this round.
-    traffic : Traffic
-        Bytes sent and received.
-    diagnostics : Mapping[str, Mapping[str, float]]
-        ``angle`` and ``error`` of the selected layers; empty if not measured.
-    timing : Timing
-        Seconds of the parts of the round.
-    """
+    """What is recorded of one round; the defaults stand for "not measured"."""
 
     server_round: int
     evaluation: Evaluation | None = None
     drift: float = math.nan
+    """The local drift H of the clients."""
     selected: tuple[str, ...] = ()
+    """Layers that were trained with feedback alignment."""
     scores: Mapping[str, float] = field(default_factory=dict)
+    """Agreement z of each layer after this round, in the order of the model."""
     train_loss: float = math.nan
     learning_rate: float = math.nan
     participants: tuple[int, ...] = ()
+    """Partition ids of the clients that were asked to train."""
     failed: tuple[int, ...] = ()
+    """Participants whose reply was missing or bad."""
     failed_before: tuple[int, ...] = ()
+    """Clients that failed in earlier attempts at this round."""
     spare: tuple[int, ...] = ()
+    """Participants beyond the number needed."""
     traffic: Traffic = Traffic()
     diagnostics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """``angle`` and ``error`` of the selected layers."""
     timing: Timing = Timing()
 
     def to_json(self) -> dict[str, Any]:
@@ -136,39 +94,7 @@ class RoundRecord:
 
         The keys of an evaluation and of diagnostics are absent if there are none.
         """
-        values: dict[str, Any] = {"round": self.server_round}
-        if (evaluation := self.evaluation) is not None:
-            values |= {
-                "accuracy": evaluation.accuracy,
-                "loss": evaluation.loss,
-                "auc": evaluation.auc,
-                "intra-class": evaluation.intra_class,
-                "inter-class": evaluation.inter_class,
-                "separability": evaluation.separability,
-                "extra-accuracy": evaluation.extra_accuracy,
-                **evaluation.further,
-            }
-        values |= {
-            "drift": self.drift,
-            "selected": self.selected,
-            "scores": self.scores,
-            "train-loss": self.train_loss,
-            "learning-rate": self.learning_rate,
-            "participants": self.participants,
-            "failed": self.failed,
-            "failed-before": self.failed_before,
-            "spare": self.spare,
-            "bytes-sent": self.traffic.bytes_sent,
-            "bytes-received": self.traffic.bytes_received,
-        }
-        if self.diagnostics:
-            values["diagnostics"] = self.diagnostics
-        values["seconds"] = {
-            "train": self.timing.train,
-            "aggregate": self.timing.aggregate,
-            "evaluate": self.timing.evaluate,
-        }
-        written: dict[str, Any] = replace_non_finite(values)
+        written: dict[str, Any] = replace_non_finite(_to_keys(self))
         return written
 
     def to_line(self) -> str:
@@ -176,7 +102,7 @@ class RoundRecord:
         return json.dumps(self.to_json(), allow_nan=False) + "\n"
 
     def describe(self, num_rounds: int) -> str:
-        """Return a line for people who follow a run of so many rounds."""
+        """Return a line for people who follow a run of ``num_rounds`` rounds."""
         width = len(str(num_rounds))
         accuracy = f"{100 * self.evaluation.accuracy:5.2f}" if self.evaluation else "-"
         return (
@@ -189,73 +115,67 @@ class RoundRecord:
     def from_json(cls, written: Mapping[str, Any]) -> RoundRecord:
         """Return the record of an object of ``metrics.jsonl`` or of a checkpoint.
 
-        Keys that an older version did not write have the values of "not measured".
-
-        Raises
-        ------
-        ValueError
-            If the object is not that of a round.
+        Keys that an older version did not write are not measured. Raises
+        :class:`ValueError` if the object is not that of a round.
         """
         number = written.get("round") if isinstance(written, Mapping) else None
         if not isinstance(number, int):
             raise ValueError("it holds no JSON object with the number of a round")
-        values: dict[str, Any] = _NOT_MEASURED | _with_nan(written)
-        seconds = _NOT_MEASURED["seconds"] | values["seconds"]
-        return cls(
-            server_round=number,
-            evaluation=_evaluation(values) if "accuracy" in written else None,
-            drift=values["drift"],
-            selected=tuple(values["selected"]),
-            scores=values["scores"],
-            train_loss=values["train-loss"],
-            learning_rate=values["learning-rate"],
-            participants=tuple(values["participants"]),
-            failed=tuple(values["failed"]),
-            failed_before=tuple(values["failed-before"]),
-            spare=tuple(values["spare"]),
-            traffic=Traffic(values["bytes-sent"], values["bytes-received"]),
-            diagnostics=values["diagnostics"],
-            timing=Timing(seconds["train"], seconds["aggregate"], seconds["evaluate"]),
+        values = _with_nan(written)
+        evaluation = None
+        if "accuracy" in values:
+            further = {key: values[key] for key in values if key not in _KNOWN_KEYS}
+            evaluation = _from_keys(Evaluation, values, further=further)
+        return _from_keys(
+            cls,
+            values,
+            evaluation=evaluation,
+            traffic=_from_keys(Traffic, values),
+            timing=_from_keys(Timing, values.get("seconds", {})),
         )
 
 
-def _evaluation(values: Mapping[str, Any]) -> Evaluation:
-    return Evaluation(
-        accuracy=values["accuracy"],
-        loss=values["loss"],
-        auc=values["auc"],
-        intra_class=values["intra-class"],
-        inter_class=values["inter-class"],
-        separability=values["separability"],
-        extra_accuracy=values["extra-accuracy"],
-        further={k: value for k, value in values.items() if k not in _NOT_MEASURED},
-    )
-
-
 def read_records(file: Path) -> list[RoundRecord]:
-    """Return the rounds in a ``metrics.jsonl``.
-
-    Raises
-    ------
-    OSError, ValueError
-        If the file cannot be read, or a line is not the record of a round.
-    """
+    """Return the rounds in a ``metrics.jsonl``; raise OSError or ValueError if bad."""
     lines = file.read_text("utf-8").splitlines()
     return [RoundRecord.from_json(json.loads(line)) for line in lines]
 
 
+def _key(field_name: str) -> str:
+    return "round" if field_name == "server_round" else field_name.replace("_", "-")
+
+
+def _to_keys(part: Evaluation | Traffic | RoundRecord) -> dict[str, Any]:
+    """Return the fields under their keys; those of most parts join their record's."""
+    values: dict[str, Any] = {}
+    for name, value in vars(part).items():
+        if isinstance(value, Evaluation | Traffic):
+            values |= _to_keys(value)
+        elif isinstance(value, Timing):
+            values["seconds"] = vars(value)
+        elif name == "further":
+            values |= value
+        elif name not in ("evaluation", "diagnostics") or value:
+            values[_key(name)] = value
+    return values
+
+
+def _from_keys(record_type: type[T], values: Mapping[str, Any], **parts: Any) -> T:
+    """Return a record of the fields whose keys are present, and of its parts."""
+    keys = {f.name: _key(f.name) for f in fields(record_type)}  # type: ignore[arg-type]
+    present = {name: values[key] for name, key in keys.items() if key in values}
+    return record_type(**{**present, **parts})
+
+
 def _with_nan(value: Any) -> Any:
-    """Return a JSON value with nan in place of null."""
+    """Return a JSON value with nan in place of null, and tuples for lists."""
     if value is None:
         return math.nan
     if isinstance(value, Mapping):
         return {key: _with_nan(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_with_nan(item) for item in value]
+        return tuple(_with_nan(item) for item in value)
     return value
 
 
-# Every key of a line, with the value it has where nothing was measured.
-_NOT_MEASURED: dict[str, Any] = _with_nan(
-    {**RoundRecord(0, Evaluation(math.nan)).to_json(), "diagnostics": {}}
-)
+_KNOWN_KEYS = _to_keys(RoundRecord(0, Evaluation(0), diagnostics={"layer": {}})).keys()

@@ -13,19 +13,11 @@ from flfa_app.errors import ConfigError
 from flfa_app.results.checkpoint import Checkpoint, Checkpoints
 from flfa_app.results.run_directory import output_folder
 
-__all__ = ["check_resumable", "check_unchanged", "describe_data", "find_run_to_resume"]
-
 MAY_CHANGE = {name for name, key in KEYS.items() if key.may_change_on_resume}
 
 
 def find_run_to_resume(config: RunConfig) -> Path | None:
-    """Return the directory of the run to resume; None to start a new run.
-
-    Raises
-    ------
-    ConfigError
-        If ``resume`` names a directory that is not that of a run.
-    """
+    """Return the directory of the run to resume; None to start a new run."""
     if not config.resume:
         return None
     if config.resume == AUTO:
@@ -44,16 +36,8 @@ def check_resumable(
 ) -> None:
     """Raise :class:`ConfigError` if this config or data cannot continue a run.
 
-    Parameters
-    ----------
-    path : Path
-        The directory of the run, for the error text.
-    checkpoint : Checkpoint
-        Its newest checkpoint.
-    config : RunConfig
-        The current config.
-    data : Mapping[str, Any]
-        The current data set, as :func:`describe_data` returns it.
+    ``checkpoint`` is the newest of the run in ``path``; ``data`` is the result of
+    :func:`describe_data`.
     """
     previous = checkpoint.metadata
     check_unchanged(path, previous["run-config"], config.as_keys(), "run-config")
@@ -71,22 +55,13 @@ def check_unchanged(
 ) -> None:
     """Raise :class:`ConfigError` with every value that must not have changed.
 
-    Parameters
-    ----------
-    path : Path
-        The directory of the run, for the error text.
-    previous, current : Mapping[str, Any]
-        The values of the run so far and of this attempt to resume it.
-    subject : str
-        What the values describe, for the error text.
+    ``path`` and ``subject`` (what the values describe) are for the error text.
     """
-    if changes := _changed_values(previous, current):
-        lines = "\n".join(
-            f"  - {key} was {old!r} and is {new!r}" for key, old, new in changes
-        )
+    if changes := _changes(previous, current):
         raise ConfigError(
             f"{path} cannot be resumed with another {subject}; start a new run "
-            f'(resume = "") or use its values:\n{lines}'
+            '(resume = "") or use its values:',
+            changes,
         )
 
 
@@ -99,13 +74,11 @@ def describe_data(images: ImageDataset) -> dict[str, Any]:
     }
 
 
-def _changed_values(
-    previous: Mapping[str, Any], current: Mapping[str, Any]
-) -> list[tuple[str, Any, Any]]:
-    """Return the keys that make it a different run, with both values."""
+def _changes(previous: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+    """Return the changes that make it a different run."""
     # A key that an older version did not have yet cannot have been set differently.
     return [
-        (key, previous[key], value)
+        f"{key} was {previous[key]!r} and is {value!r}"
         for key, value in current.items()
         if key not in MAY_CHANGE and key in previous and previous[key] != value
     ]
@@ -116,13 +89,13 @@ def _newest_unfinished_run(config: RunConfig) -> Path | None:
     candidates = []
     for file in output_folder(config).glob("*/config.json"):
         run = file.parent
-        if (run / "summary.json").exists() or not Checkpoints.of_run(run).rounds():
+        if (run / "summary.json").exists() or not Checkpoints(run).rounds():
             continue
         try:
             previous = json.loads(file.read_text(encoding="utf-8"))["run-config"]
         except (ValueError, KeyError):
             continue  # not written by this app, which writes the file atomically
-        if not _changed_values(previous, config.as_keys()):
+        if not _changes(previous, config.as_keys()):
             candidates.append(run)
     # The name of a run directory begins with the time of its start.
     return max(candidates, key=lambda run: run.name, default=None)

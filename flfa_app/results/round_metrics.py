@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 
 import numpy as np
@@ -15,18 +15,14 @@ from numpy.typing import NDArray
 
 from flfa_app.results.records import Evaluation, RoundRecord
 
-__all__ = [
-    "cosine_histogram",
-    "drift_reduction",
-    "first_cosines",
-    "mean_of_last_rounds",
-    "relative_time",
-    "selection_frequency",
-]
-
 Records = Sequence[RoundRecord]
 
 BINS_PER_UNIT = 20  # of a histogram of cosines
+
+
+def accuracies(records: Iterable[RoundRecord]) -> dict[int, float]:
+    """Return the accuracy after each round that was evaluated."""
+    return {r.server_round: r.evaluation.accuracy for r in records if r.evaluation}
 
 
 def mean_of_last_rounds(
@@ -48,18 +44,8 @@ def selection_frequency(
 ) -> dict[str, float]:
     """Return the share of all selected layers that each block of the model has.
 
-    Parameters
-    ----------
-    records : Sequence[RoundRecord]
-        The rounds of a run. Their scores name all layers, in the order of the model.
-    block_of : Callable[[str], str]
-        Returns the block of a layer.
-
-    Returns
-    -------
-    dict[str, float]
-        Shares that sum to 1, of all blocks in the order of the model; empty if no
-        layer was selected at all.
+    The shares of all blocks sum to 1, in the order of the model. There are none if no
+    layer was selected at all.
     """
     selected = [layer for record in records for layer in record.selected]
     scored = [layer for record in records for layer in record.scores]
@@ -71,10 +57,8 @@ def selection_frequency(
 
 def first_cosines(records: Records) -> dict[str, float]:
     """Return the scores of round 1, without the layers that have none."""
-    scores: Mapping[str, float] = next(
-        (record.scores for record in records if record.server_round == 1), {}
-    )
-    return {layer: score for layer, score in scores.items() if math.isfinite(score)}
+    first = [x for r in records if r.server_round == 1 for x in r.scores.items()]
+    return {layer: score for layer, score in first if math.isfinite(score)}
 
 
 def cosine_histogram(
@@ -89,8 +73,6 @@ def cosine_histogram(
     edges = np.arange(-BINS_PER_UNIT, BINS_PER_UNIT + 1) / BINS_PER_UNIT
     counts, _ = np.histogram(cosines, edges)
     filled = np.flatnonzero(counts)
-    if not filled.size:
-        return np.zeros(0, np.int64), np.zeros(0)
     first, last = filled[0], filled[-1]
     return counts[first : last + 1].astype(np.int64), edges[first : last + 2]
 
@@ -98,10 +80,7 @@ def cosine_histogram(
 def drift_reduction(bp_records: Records, flfa_records: Records) -> dict[int, float]:
     """Return H of backpropagation minus H of FLFA, by round; above 0 FLFA drifts less.
 
-    Parameters
-    ----------
-    bp_records, flfa_records : Sequence[RoundRecord]
-        Two runs with the same seed. Rounds without a drift in both are left out.
+    The two runs have the same seed. Rounds without a drift in both are left out.
     """
     bp, flfa = (
         {r.server_round: r.drift for r in records if math.isfinite(r.drift)}

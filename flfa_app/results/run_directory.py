@@ -15,40 +15,22 @@ from safetensors.torch import save
 from torch import Tensor
 
 from flfa_app.config import RunConfig
-from flfa_app.files import (
-    append_line,
-    exclusive_lock,
-    write_atomically,
-    write_json,
-)
+from flfa_app.files import append_line, exclusive_lock, write_atomically, write_json
 from flfa_app.results.metrics import METRICS, FinishedRun
 from flfa_app.results.provenance import SOURCE, git_commit, package_versions
 from flfa_app.results.records import RoundRecord
-from flfa_app.results.round_metrics import first_cosines
-
-__all__ = ["RunDirectory", "output_folder"]
+from flfa_app.results.round_metrics import accuracies
 
 
 class RunDirectory:
-    """The files of a run, and its rounds so far.
-
-    Attributes
-    ----------
-    path : Path
-        The directory.
-    model : str
-        The run config's key ``model``.
-    records : list[RoundRecord]
-        The rounds in ``metrics.jsonl``.
-    lost_models : set[int]
-        Rounds before a resumption whose models have no intact checkpoint.
-    """
+    """The files of a run, and its rounds so far."""
 
     def __init__(self, path: Path, model: str) -> None:
         self.path = path
         self.model = model
         self.records: list[RoundRecord] = []
         self.lost_models: set[int] = set()
+        """Rounds before a resumption whose models have no intact checkpoint."""
 
     @classmethod
     def create(cls, config: RunConfig, run_id: int) -> RunDirectory:
@@ -82,28 +64,19 @@ class RunDirectory:
     ) -> None:
         """Write ``config.json``: everything that is needed to repeat the run.
 
-        Parameters
-        ----------
-        config : RunConfig
-            The run config with all defaults.
-        run_id : int
-            Flower's id. A resumed run has several.
-        metadata : Mapping[str, Any]
-            Facts about nodes, data and model.
+        ``run_id`` is Flower's; a resumed run has several. ``metadata`` are facts about
+        nodes, data and model.
         """
+        file = self.path / "config.json"
+        previous = json.loads(file.read_text()) if file.exists() else {}
         content = {
             "run-config": config.as_keys(),
             **metadata,
-            "run-ids": [*self._read_config().get("run-ids", ()), str(run_id)],
+            "run-ids": [*previous.get("run-ids", ()), str(run_id)],
             "versions": package_versions(),
             "git-commit": git_commit(Path(os.environ.get(SOURCE, "."))),
         }
-        write_json(self.path / "config.json", content)
-
-    def _read_config(self) -> dict[str, Any]:
-        file = self.path / "config.json"
-        content: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
-        return content
+        write_json(file, content)
 
     def restore(self, records: Iterable[RoundRecord]) -> None:
         """Go back to the rounds of a checkpoint; delete the files of a finished run."""
@@ -125,12 +98,10 @@ class RunDirectory:
         Rounds whose models are lost do not count: it is the round of
         ``best_model.safetensors``.
         """
-        accuracies = {
-            record.server_round: record.evaluation.accuracy
-            for record in self.records
-            if record.evaluation and record.server_round not in self.lost_models
-        }
-        return max(accuracies, key=accuracies.__getitem__, default=0)
+        known = accuracies(
+            r for r in self.records if r.server_round not in self.lost_models
+        )
+        return max(known, key=known.__getitem__, default=0)
 
     def save_model(
         self, state_dict: Mapping[str, Tensor], name: str = "model.safetensors"
@@ -146,29 +117,22 @@ class RunDirectory:
 
         The parameters are those of :class:`~flfa_app.results.metrics.FinishedRun`.
         """
-        run = FinishedRun(
-            model=self.model,
-            records=self.records,
-            best_round=self.best_round,
-            no_op_rounds=no_op_rounds,
-            stopped_early=stopped_early,
-            seconds=seconds,
-        )
+        facts = (self.best_round, no_op_rounds, stopped_early, seconds)
+        run = FinishedRun(self.model, self.records, *facts)
         summary = {key: spec.of_run(run) for key, spec in METRICS.items()}
         write_json(self.path / "summary.json", summary)
         return summary
 
     def plot_rounds(self, config: RunConfig) -> None:
-        """Plot accuracy, drift, layer scores and, if round 1 has scores, cosines."""
+        """Write the plots of the rounds."""
         # Importing matplotlib takes long, and plots may be switched off.
-        from flfa_app.results import plots
+        from flfa_app.results.plots.figure import save_png
+        from flfa_app.results.plots.rounds import ROUND_PLOTS
 
         run = (config.dataset, config.model, config.algorithm, f"flfa={config.flfa}")
-        title = ", ".join(run)
-        plots.plot_progress(self.records, self.path / "progress.png", title=title)
-        plots.plot_scores(self.records, self.path / "scores.png", title=title)
-        if first_cosines(self.records):
-            plots.plot_cosines(self.records, self.path / "cosines.png", title=title)
+        for name, plot in ROUND_PLOTS.items():
+            if (figure := plot(self.records, ", ".join(run))) is not None:
+                save_png(figure, self.path / name)
 
     def plot_partition(
         self, label_counts: Sequence[Sequence[int]], class_names: Sequence[str]
@@ -179,11 +143,12 @@ class RunDirectory:
         """
         if not all(label_counts):
             return
-        from flfa_app.results import plots
+        from flfa_app.results.plots.figure import save_png
+        from flfa_app.results.plots.partition import plot_partition
 
         title = f"Training images of the {len(label_counts)} clients"
-        path = self.path / "partition.png"
-        plots.plot_partition(label_counts, path, title=title, class_names=class_names)
+        figure = plot_partition(label_counts, class_names, title)
+        save_png(figure, self.path / "partition.png")
 
 
 def output_folder(config: RunConfig) -> Path:

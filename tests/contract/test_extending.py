@@ -1,6 +1,7 @@
 """CONTRIBUTING.md is right: its files are all that an addition touches.
 
-Each test copies the project, writes the files that the guide names, and runs it.
+One copy of the project gets a toy of each kind, in the files that the guide names. Then
+one process writes the generated files and runs the toys.
 """
 
 from __future__ import annotations
@@ -18,91 +19,8 @@ import pytest
 
 from tests.federation import ROOT
 
-GENERATED = {"pyproject.toml", "docs/configuration.md"}
 COPIED = ("flfa_app", "strategies", "clients", "tests", "docs", "pyproject.toml")
-
-
-def files_to_change(heading: str, name: str) -> list[str]:
-    """The files of the numbered list under a heading of CONTRIBUTING.md."""
-    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
-    section = text.split(f"## {heading}\n")[1].split("\n## ")[0]
-    files = re.findall(r"^\d\. `([^`]+)`", section, re.MULTILINE)
-    return [file.replace("<name>", name) for file in files]
-
-
-def contents(folder: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(folder)): path.read_text("utf-8")
-        for path in folder.rglob("*")
-        if path.suffix in (".py", ".toml", ".md", ".html") and "runs" not in path.parts
-    }
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """A copy of the project."""
-    ignored = shutil.ignore_patterns("__pycache__", "*.png", "e2e", "browser")
-    for name in COPIED:
-        source, target = ROOT / name, tmp_path / name
-        if source.is_dir():
-            shutil.copytree(source, target, ignore=ignored)
-        else:
-            shutil.copy(source, target)
-    return tmp_path
-
-
-def run_python(project: Path, code: str) -> Any:
-    """Run code in the copy of the project; return what it prints, read as JSON."""
-    done = subprocess.run(
-        [sys.executable, "-c", dedent(code)],
-        cwd=project,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout) if done.stdout else None
-
-
-def extend(project: Path, heading: str, name: str, changes: list[Any]) -> set[str]:
-    """Change the files under a heading, in its order; return all files that differ.
-
-    A change is a text for a new file, or the line to add and the line it follows.
-    """
-    before = contents(project)
-    for file, change in zip(files_to_change(heading, name), changes, strict=True):
-        path = project / file
-        if isinstance(change, str):
-            assert not path.exists()
-            path.write_text(dedent(change), "utf-8")
-            continue
-        text = path.read_text("utf-8")
-        for line, after in change:
-            assert text.count(after) == 1, after
-            text = text.replace(after, f"{after}{line}")
-        path.write_text(text, "utf-8")
-    run_python(project, "from flfa_app.config import docs; docs.main()")
-    after = contents(project)
-    return {file for file in after if after[file] != before.get(file)}
-
-
-RUN = """
-import json, sys
-from pathlib import Path
-from tests.federation import run_app
-
-KEYS = {"num-server-rounds": 2, "pictures": False, "fraction-train": 1.0}
-def run(**keys):
-    keys = {key.replace("_", "-"): value for key, value in keys.items()}
-    folder = Path("runs")
-    folder.mkdir(exist_ok=True)
-    results = run_app(folder, KEYS | keys, nodes=2)
-    read = lambda name: json.loads((results / name).read_text())
-    rounds = (results / "metrics.jsonl").read_text().splitlines()
-    model = (results / "model.safetensors").read_bytes().hex()
-    config, summary = read("config.json")["run-config"], read("summary.json")
-    return config, summary, [json.loads(line) for line in rounds], model
-"""
+GENERATED = {"pyproject.toml", "docs/configuration.md"}
 
 STRATEGY = '''
     """A toy: the server goes a part of the way, the clients shrink the gradient."""
@@ -115,9 +33,6 @@ STRATEGY = '''
     from ..options import Number, Option
     from ..selection import LayerSelection
     from .base import Arrays, FedMethod, Reply
-
-    __all__ = ["FLFAFedToy", "FedToy"]
-
 
     class FedToy(FedMethod):
         """Move by ``step`` times the change of the mean."""
@@ -133,13 +48,7 @@ STRATEGY = '''
             to_clients=True,
         )
 
-        def __init__(
-            self,
-            *,
-            step: float = step.default,
-            shrink: float = shrink.default,
-            **method: Any,
-        ) -> None:
+        def __init__(self, *, step: float, shrink: float, **method: Any) -> None:
             super().__init__(**method)
             self.step = step
             self.shrink = shrink
@@ -163,9 +72,6 @@ TRAINER = '''
 
     from ..trainer import LocalTrainer
 
-    __all__ = ["FedToyTrainer"]
-
-
     class FedToyTrainer(LocalTrainer):
         """Multiply the gradient by the factor that the server sends."""
 
@@ -175,117 +81,21 @@ TRAINER = '''
                 if parameter.grad is not None:
                     parameter.grad *= self.number("fedtoy-shrink")
 '''
-LINES = [
-    (
-        '    "fedtoy": Method(FLFAFedToy, "clients.methods.fedtoy:FedToyTrainer"),\n',
-        "ALGORITHMS: dict[str, Method] = {\n",
-    ),
-    (
-        "from strategies.methods.fedtoy import FLFAFedToy\n",
-        "from strategies.methods.fedsol import FLFAFedSOL\n",
-    ),
-]
-
-
-def test_a_method(project: Path) -> None:
-    """Two sides and a line: it runs, has checked options, docs and a label."""
-    changed = extend(project, "Add a method", "fedtoy", [STRATEGY, TRAINER, LINES])
-    assert changed == {*files_to_change("Add a method", "fedtoy"), *GENERATED}
-    result = run_python(
-        project,
-        RUN
-        + """
-from flfa_app.config import RunConfig
-from flfa_app.errors import ConfigError
-from flfa_app.methods import ALGORITHMS
-from flfa_app.experiments.analysis.row_layout import display_name
-from tests.federation import default_keys
-
-*_, fedavg = run()
-config, _, rounds, toy = run(algorithm="fedtoy")
-*_, neutral = run(algorithm="fedtoy", **ALGORITHMS["fedtoy"].fedavg_keys)
-*_, server_only = run(algorithm="fedtoy", fedtoy_shrink=1.0)
-try:
-    RunConfig.parse(default_keys() | {"fedtoy-step": 2})
-except ConfigError as problem:
-    problems = problem.problems
-json.dump(
-    {
-        "config": config,
-        "selected": [len(line["selected"]) for line in rounds],
-        "models": [fedavg == neutral, fedavg == toy, toy == server_only],
-        "problems": problems,
-        "label": display_name("fedtoy"),
-    },
-    sys.stdout,
-)
-""",
-    )
-    assert result["config"]["fedtoy-step"] == 0.5
-    assert result["selected"] == [0, 1]
-    assert result["models"] == [True, False, False]
-    problem = "fedtoy-step is 2; it must be a number above 0 to 1"
-    assert result["problems"] == [problem]
-    assert result["label"] == "FedToy"
-    page = (project / "docs" / "configuration.md").read_text("utf-8")
-    assert "| `fedtoy-step` | `0.5` | a number above 0 to 1 | step |" in page
-    assert (
-        "FedToy is FedAvg with `fedtoy-step = 1.0` and `fedtoy-shrink = 1.0`." in page
-    )
-
-
-METRIC = [
-    (
-        """
+METHOD = {
+    "ALGORITHMS: dict[str, Method] = {": """
+    "fedtoy": Method(FLFAFedToy, "clients.methods.fedtoy:FedToyTrainer"),""",
+    "from strategies.methods.fedsol import FLFAFedSOL": """
+from strategies.methods.fedtoy import FLFAFedToy""",
+}
+METRIC = {
+    "    for spec in (": """
         MetricSpec(
             "confidence",
             "Mean probability of the predicted class",
             measure=lambda predictions: float(predictions.probabilities.max(1).mean()),
             percent=True,
         ),""",
-        "    for spec in (",
-    )
-]
-
-
-def test_a_metric(project: Path) -> None:
-    """One declaration: it is measured, summarised, and shown in a grid's table."""
-    changed = extend(project, "Add a metric", "confidence", [METRIC])
-    assert changed == set(files_to_change("Add a metric", "confidence"))
-    result = run_python(
-        project,
-        RUN
-        + """
-from flfa_app.experiments.report.tables import render_tables
-from flfa_app.experiments.store import Cell, GridResults
-from tests.results_folder import make_grid
-
-_, summary, rounds, _ = run()
-axes = {"dataset": {"digits": {}}, "flfa": {"lowest": {}}}
-made = make_grid(Path("grid"), axes, seeds=(0,), metric="confidence")
-(cell,) = made.cells
-(folder,) = Path("runs").iterdir()
-config = json.loads((folder / "config.json").read_text())["run-config"]
-cell = Cell(cell.id, cell.axes, 0, 2, config)
-results = GridResults(made.folder, made.spec, [cell])
-folder.rename(results.run_directory(cell))
-json.dump(
-    {
-        "summary": summary["confidence"],
-        "rounds": [line["confidence"] for line in rounds],
-        "tables": render_tables(results, "markdown"),
-    },
-    sys.stdout,
-)
-""",
-    )
-    # The last 10 % of two rounds is the last round.
-    assert result["summary"] == result["rounds"][-1]
-    assert 0.1 < result["summary"] < 1
-    assert "\n## Mean probability of the predicted class, in %" in result["tables"]
-    assert f"{100 * result['summary']:.2f}" in result["tables"]
-
-
+}
 SOURCE = '''
     """A toy: images with bright columns on the left or on the right."""
 
@@ -294,9 +104,6 @@ SOURCE = '''
     import numpy as np
 
     from flfa_app.data.declaration import DatasetReader, DatasetSource, RawDataset
-
-    __all__ = ["SOURCES"]
-
 
     class Stripes(DatasetSource):
         """Images of 8x8 pixels, made when they are read."""
@@ -329,62 +136,184 @@ SOURCE = '''
         ),
     )
 '''
+PLOT = {
+    "from strategies.rules import skewness": """
 
 
-def test_a_data_set(project: Path) -> None:
-    """A module and its name: a run can learn it, docs and tables know it."""
-    lines = [('    "stripes",\n', '    "imagenet",\n')]
-    changed = extend(project, "Add a data set", "stripes", [SOURCE, lines])
-    # pyproject.toml does not list the data sets: there are too many for a comment.
-    files = files_to_change("Add a data set", "stripes")
-    assert changed == {*files, "docs/configuration.md"}
-    result = run_python(
-        project,
-        RUN
-        + """
+def plot_toy(records: Sequence[RoundRecord], title: str) -> Figure:
+    figure = new_figure(4, 3, title)
+    figure.subplots().plot([len(record.participants) for record in records])
+    return figure""",
+    '    "progress.png": plot_progress,': """
+    "toy.png": plot_toy,""",
+}
+# Name and changes under each heading of the guide, in the order of its files: the text
+# of a new file, or what is added to a file after each of some texts.
+ADDITIONS: dict[str, tuple[str, list[Any]]] = {
+    "Add a method": ("fedtoy", [STRATEGY, TRAINER, METHOD]),
+    "Add a metric": ("confidence", [METRIC]),
+    "Add a data set": ("stripes", [SOURCE, {'"imagenet",': '\n    "stripes",'}]),
+    "Add a plot": ("toy", [PLOT]),
+}
+
+RUN = """
+import json, sys
+from pathlib import Path
+from docs import generate
+from flfa_app.config import RunConfig
+from flfa_app.errors import ConfigError
 from flfa_app.experiments.analysis.row_layout import display_name
+from flfa_app.experiments.report.tables import render_tables
+from flfa_app.experiments.store import Cell, GridResults
+from flfa_app.methods import ALGORITHMS
+from tests.federation import default_keys, run_app
+from tests.results_folder import make_grid
 
-_, summary, *_ = run(dataset="stripes", partitioner="iid", num_server_rounds=3)
-json.dump({"score": summary["score"], "label": display_name("stripes")}, sys.stdout)
-""",
+def run(name, **keys):
+    common = {"num-server-rounds": 2, "pictures": False, "fraction-train": 1.0}
+    keys = {key.replace("_", "-"): value for key, value in keys.items()}
+    folder = Path("runs", name)
+    folder.mkdir(parents=True)
+    results = run_app(folder, common | keys, nodes=2)
+    rounds = (results / "metrics.jsonl").read_text().splitlines()
+    return {
+        "config": json.loads((results / "config.json").read_text())["run-config"],
+        "summary": json.loads((results / "summary.json").read_text()),
+        "rounds": [json.loads(line) for line in rounds],
+        "model": (results / "model.safetensors").read_bytes().hex(),
+    }
+
+generate.main()
+try:
+    RunConfig.parse(default_keys() | {"fedtoy-step": 2})
+except ConfigError as problem:
+    problems = problem.problems
+result = {
+    "fedavg": run("fedavg", pictures=True),
+    "toy": run("toy", algorithm="fedtoy"),
+    "neutral": run("neutral", algorithm="fedtoy", **ALGORITHMS["fedtoy"].fedavg_keys),
+    "server-only": run("server", algorithm="fedtoy", fedtoy_shrink=1.0),
+    "stripes": run("stripes", dataset="stripes", partitioner="iid"),
+    "problems": problems,
+    "labels": [display_name("fedtoy"), display_name("stripes")],
+}
+axes = {"dataset": {"digits": {}}, "flfa": {"lowest": {}}}
+made = make_grid(Path("grid"), axes, seeds=(0,), metric="confidence")
+cell = Cell(made.cells[0].id, made.cells[0].axes, 0, 2, result["fedavg"]["config"])
+results = GridResults(made.folder, made.spec, [cell])
+(folder,) = Path("runs", "fedavg").iterdir()
+results.run_directory(cell).symlink_to(folder.resolve())
+result["tables"] = render_tables(results, "markdown")
+json.dump(result, sys.stdout)
+"""
+
+
+def files_to_change(heading: str, name: str) -> list[str]:
+    """The files of the numbered list under a heading of CONTRIBUTING.md."""
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    section = text.split(f"## {heading}\n")[1].split("\n## ")[0]
+    files = re.findall(r"^\d\. `([^`]+)`", section, re.MULTILINE)
+    return [file.replace("<name>", name) for file in files]
+
+
+def change(path: Path, changes: Any) -> None:
+    if isinstance(changes, str):
+        assert not path.exists()
+        path.write_text(dedent(changes), "utf-8")
+        return
+    text = path.read_text("utf-8")
+    for after, added in changes.items():
+        assert text.count(after) == 1, after
+        text = text.replace(after, after + added)
+    path.write_text(text, "utf-8")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the project with all additions."""
+    folder = tmp_path_factory.mktemp("project")
+    ignored = shutil.ignore_patterns("__pycache__", "*.png", "e2e", "browser")
+    for name in COPIED:
+        copy = shutil.copy if name.endswith(".toml") else shutil.copytree
+        options = {} if name.endswith(".toml") else {"ignore": ignored}
+        copy(ROOT / name, folder / name, **options)
+    for heading, (name, changes) in ADDITIONS.items():
+        files = files_to_change(heading, name)
+        for file, changes_of_file in zip(files, changes, strict=True):
+            change(folder / file, changes_of_file)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def result(project: Path) -> Any:
+    """What one process prints that runs all toys."""
+    done = subprocess.run(
+        [sys.executable, "-c", RUN],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
-    assert result["label"] == "Stripes"
-    assert result["score"] > 0.9  # half of it would be chance
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_guide_names_every_file(project: Path, result: Any) -> None:
+    """Everything else that differs is generated."""
+    additions = [(heading, name) for heading, (name, _) in ADDITIONS.items()]
+    named = {file for one in additions for file in files_to_change(*one)}
+    assert len(named) == 7
+    changed = {
+        str(path.relative_to(project))
+        for name in COPIED
+        for path in (project / name, *(project / name).rglob("*"))
+        if path.suffix in (".py", ".toml", ".md", ".html")
+        and "runs" not in path.relative_to(project).parts
+        and not _same_content(path, ROOT / path.relative_to(project))
+    }
+    assert changed == named | GENERATED
+
+
+def _same_content(path: Path, original: Path) -> bool:
+    return original.exists() and path.read_bytes() == original.read_bytes()
+
+
+def test_a_method(project: Path, result: Any) -> None:
+    """Two sides and a line: it runs, has checked options, docs and a label."""
+    toy = result["toy"]
+    assert toy["config"]["fedtoy-step"] == 0.5
+    assert [len(line["selected"]) for line in toy["rounds"]] == [0, 1]
+    assert result["neutral"]["model"] == result["fedavg"]["model"] != toy["model"]
+    assert toy["model"] != result["server-only"]["model"]
+    problem = "fedtoy-step is 2; it must be a number above 0 to 1"
+    assert result["problems"] == [problem]
+    assert result["labels"][0] == "FedToy"
     page = (project / "docs" / "configuration.md").read_text("utf-8")
-    assert "`stripes`" in page
+    assert "| `fedtoy-step` | `0.5` | a number above 0 to 1 | step |" in page
+    neutral = "FedAvg with `fedtoy-step = 1.0` and `fedtoy-shrink = 1.0`."
+    assert f"FedToy is {neutral}" in page
+    assert "fedtoy-step = 0.5" in (project / "pyproject.toml").read_text("utf-8")
 
 
-PLOT = '''
-    """A toy: the number of participants by round."""
-
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from flfa_app.results.plots.figure import new_figure, save
-    from flfa_app.results.records import RoundRecord
-
-
-    def plot_toy(records: Sequence[RoundRecord], path: Path, *, title: str) -> None:
-        """Draw the number of participants."""
-        figure = new_figure(4, 3, title)
-        figure.subplots().plot([len(record.participants) for record in records])
-        save(figure, path)
-'''
+def test_a_metric(result: Any) -> None:
+    """One declaration: it is measured, summarised, and shown in a grid's table."""
+    run = result["fedavg"]
+    # The last 10 % of two rounds is the last round.
+    confidence = run["summary"]["confidence"]
+    assert confidence == run["rounds"][-1]["confidence"]
+    assert 0.1 < confidence < 1
+    assert "\n## Mean probability of the predicted class, in %" in result["tables"]
+    assert f"{100 * confidence:.2f}" in result["tables"]
 
 
-def test_a_plot(project: Path) -> None:
-    """A module, its export and a call: each run has the picture."""
-    export = [
-        (
-            "from flfa_app.results.plots.toy import plot_toy\n",
-            "from flfa_app.results.plots.scores import plot_scores\n",
-        ),
-        (', "plot_toy"', '"plot_scores"'),
-    ]
-    line = 'plots.plot_toy(self.records, self.path / "toy.png", title=title)\n'
-    call = [(" " * 8 + line, '        title = ", ".join(run)\n')]
-    changed = extend(project, "Add a plot", "toy", [PLOT, export, call])
-    assert changed == set(files_to_change("Add a plot", "toy"))
-    run_python(project, RUN + "run(pictures=True, num_server_rounds=1)")
-    (picture,) = (project / "runs").glob("*/toy.png")
+def test_a_data_set(project: Path, result: Any) -> None:
+    """A module and its name: a run can learn it, docs and tables know it."""
+    assert result["labels"][1] == "Stripes"
+    assert result["stripes"]["summary"]["score"] > 0.9  # half of it would be chance
+    assert "`stripes`" in (project / "docs" / "configuration.md").read_text("utf-8")
+
+
+def test_a_plot(project: Path, result: Any) -> None:
+    """A function and its file: each run has the picture."""
+    (picture,) = (project / "runs").glob("*/*/toy.png")
     assert picture.read_bytes().startswith(b"\x89PNG")

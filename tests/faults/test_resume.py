@@ -249,7 +249,7 @@ def test_if_the_best_model_is_lost_the_best_remaining_one_is_used(
     plan_accuracies(monkeypatch, *planned)
     keys = KEYS | EVERY_ROUND | {"num-server-rounds": 5}
     stopped = cut_off(tmp_path, keys, in_round=5)
-    checkpoints = Checkpoints.of_run(stopped)
+    checkpoints = Checkpoints(stopped)
     assert checkpoints.rounds() == [1, 3, 4]
     expected = checkpoints.read(best).model
     damaged = stopped / "checkpoints" / "round-000001.safetensors"

@@ -86,7 +86,7 @@ def _from_summaries(spec: MetricSpec, summaries: Mapping[str, Any]) -> Quantity:
         key=spec.key,
         title=spec.title + (", in %" if spec.percent else ""),
         label=spec.label or spec.key,
-        paper_quantity=spec.paper_name or spec.key,
+        paper_quantity=(spec.label or spec.key).lower(),
         numbers=numbers,
         by_part=spec.by_part,
         higher_is_better=spec.higher_is_better,

@@ -10,10 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 BLUE, VERMILLION = "#0072B2", "#D55E00"  # Okabe-Ito
 TEXT, SMALL = 11, 9  # font sizes in points
@@ -31,32 +29,9 @@ def new_figure(width: float, height: float, title: str) -> Figure:
     return fig
 
 
-def message_figure(message: str, title: str) -> Figure:
-    """Return a figure with a message instead of data."""
-    fig = new_figure(7, 3, title)
-    ax = fig.subplots()
-    ax.set_axis_off()
-    add_centred_text(ax, message)
-    return fig
-
-
-def save(fig: Figure, path: Path) -> None:
-    """Write a figure as PNG; missing folders are created."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def save_png(fig: Figure, path: Path) -> None:
+    """Write a figure as PNG."""
     fig.savefig(path, format="png", dpi=_DPI)
-
-
-def add_centred_text(ax: Axes, message: str) -> None:
-    """Write a message into the middle of empty axes."""
-    style: dict[str, Any] = {"ha": "center", "va": "center", "color": "0.3"}
-    ax.text(0.5, 0.5, message, transform=ax.transAxes, fontsize=TEXT + 1, **style)
-
-
-def label_round_axis(ax: Axes) -> None:
-    """Label the x axis as rounds, with whole numbers only."""
-    steps = [1, 2, 5, 10]
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, steps=steps))
-    ax.set_xlabel("round", fontsize=TEXT)
 
 
 def tick_step(minimum: float) -> int:
@@ -68,9 +43,3 @@ def tick_step(minimum: float) -> int:
 def text_width(texts: Sequence[str]) -> float:
     """Return an estimate of the width of the widest text, in points."""
     return 0.65 * SMALL * max(map(len, texts)) + 4
-
-
-def shorten_layer_name(name: str) -> str:
-    """Return at most 30 characters of a name, for an axis."""
-    # Neighbouring layers differ in the end of their dotted names.
-    return name if len(name) <= 30 else "…" + name[-29:]

@@ -1,7 +1,6 @@
 """Plot of the number of samples of each class on each client."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,47 +16,18 @@ from flfa_app.results.plots.figure import (
     LINE_HEIGHT,
     SMALL,
     TEXT,
-    message_figure,
     new_figure,
-    save,
     text_width,
     tick_step,
 )
 
 
 def plot_partition(
-    counts: Sequence[Sequence[int]],
-    path: Path,
-    *,
-    title: str,
-    class_names: Sequence[str] | None = None,
-) -> None:
-    """Draw how many samples of each class each client holds.
-
-    Parameters
-    ----------
-    counts
-        One row per client, one column per class.
-    path
-        PNG file to write; missing folders are created.
-    title
-        Heading of the figure.
-    class_names
-        One name per class; the class indices by default.
-    """
-    save(_partition_figure(counts, class_names, title), path)
-
-
-def _partition_figure(
-    counts: Sequence[Sequence[int]], class_names: Sequence[str] | None, title: str
+    counts: Sequence[Sequence[int]], class_names: Sequence[str], title: str
 ) -> Figure:
+    """Draw the number of samples of each class (columns) on each client (rows)."""
     table = np.asarray(counts, dtype=np.int64)
-    if not table.size:
-        return message_figure("no partition: no clients or no classes", title)
     n_clients, n_classes = table.shape
-    names = list(map(str, range(n_classes)) if class_names is None else class_names)
-    if len(names) != n_classes:
-        raise ValueError(f"{len(names)} class names for {n_classes} classes")
     width = min(max(0.5 * n_classes, 3.5), 12)
     height = min(max(0.28 * n_clients, 1.8), 12)
     cell = (72 * width / n_classes, 72 * height / n_clients)
@@ -72,15 +42,15 @@ def _partition_figure(
     bar = fig.colorbar(image, ax=[ax, sizes], pad=0.02, aspect=30)
     bar.set_label("samples (root scale)", fontsize=TEXT)
     _draw_counts(ax, table, cell)
-    _label_classes(ax, names, cell[0])
+    _label_classes(ax, class_names, cell[0])
     ax.set_yticks(range(0, n_clients, tick_step(LINE_HEIGHT / cell[1])))
     ax.set_ylabel("client (partition id)", fontsize=TEXT)
     _draw_sizes(sizes, table.sum(axis=1))
     return fig
 
 
-def _label_classes(ax: Axes, names: list[str], cell_width: float) -> None:
-    names = [name if len(name) <= 20 else f"{name[:19]}…" for name in names]
+def _label_classes(ax: Axes, classes: Sequence[str], cell_width: float) -> None:
+    names = [name if len(name) <= 20 else f"{name[:19]}…" for name in classes]
     horizontal = text_width(names) <= cell_width
     step = 1 if horizontal else tick_step(LINE_HEIGHT / cell_width)
     ax.set_xticks(range(0, len(names), step), names[::step], fontsize=SMALL)

@@ -40,7 +40,7 @@ def test_a_checkpoint_is_read_as_it_was_written(tmp_path: Path) -> None:
         "scalar": np.array(3),
     }
     written = checkpoint(2, model=model)
-    checkpoints = Checkpoints.of_run(tmp_path)
+    checkpoints = Checkpoints(tmp_path)
     assert checkpoints.write(written, best_round=2) == checkpoints.path(2)
     read = checkpoints.newest()
     assert_equal_arrays(read.model, model)
@@ -51,7 +51,7 @@ def test_a_checkpoint_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_the_newest_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path / "c", keep=2)
+    checkpoints = Checkpoints(tmp_path, keep=2)
     for server_round in (1, 2, 3, 4, 5):
         checkpoints.write(checkpoint(server_round), best_round=min(server_round, 2))
     assert checkpoints.rounds() == [2, 4, 5]
@@ -66,7 +66,7 @@ def test_the_newest_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
 def test_a_checkpoint_is_finite_or_not_written(
     part: str, value: float, tmp_path: Path
 ) -> None:
-    checkpoints = Checkpoints(tmp_path / "c")
+    checkpoints = Checkpoints(tmp_path)
     checkpoints.write(checkpoint(1), best_round=1)
     bad = checkpoint(2, **{part: {"w": np.array([1.0, value])}})
     with pytest.raises(CheckpointError, match=r"round 2 is not saved: .*w is not fin"):
@@ -92,7 +92,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_used(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    checkpoints = Checkpoints(tmp_path / "c", keep=2)
+    checkpoints = Checkpoints(tmp_path, keep=2)
     checkpoints.write(checkpoint(1), best_round=1)
     if harm == "newer format":
         monkeypatch.setattr("flfa_app.results.checkpoint.FORMAT", 2)

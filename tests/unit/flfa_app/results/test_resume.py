@@ -35,7 +35,7 @@ def checkpoint_of(config: RunConfig, server_round: int = 2) -> Checkpoint:
 def unfinished_run(path: Path, config: RunConfig) -> Path:
     path.mkdir(parents=True)
     (path / "config.json").write_text(json.dumps({"run-config": config.as_keys()}))
-    Checkpoints.of_run(path).write(checkpoint_of(config), best_round=2)
+    Checkpoints(path).write(checkpoint_of(config), best_round=2)
     return path
 
 
@@ -51,7 +51,7 @@ def test_auto_is_the_newest_unfinished_run_with_this_config(tmp_path: Path) -> N
     for name, content in (("20260105", "{"), ("20260106", "{}")):  # not ours
         (unfinished_run(runs / name, config) / "config.json").write_text(content)
     no_checkpoint = unfinished_run(runs / "20260107", config)
-    for file in Checkpoints.of_run(no_checkpoint).folder.iterdir():
+    for file in Checkpoints(no_checkpoint).folder.iterdir():
         file.unlink()
     assert find_run_to_resume(config) == runs / "20260102-000000-c"
 

@@ -102,8 +102,3 @@ def test_histogram_loses_no_value(values: list[float]) -> None:
     assert counts.sum() == len(values)
     assert len(edges) == len(counts) + 1
     assert all(counts[[0, -1]] > 0)
-
-
-def test_histogram_of_no_values() -> None:
-    counts, edges = cosine_histogram([])
-    assert counts.size == edges.size == 0
