@@ -31,6 +31,17 @@ AXES: Axes = {
     "method": {"fedavg": {"algorithm": "fedavg"}, "moon": {"algorithm": "moon"}},
     "flfa": {"none": {"flfa": "none"}, "lowest": {"flfa": "lowest"}},
 }
+# A grid file.
+PAIR = """
+title = "A pair"
+nodes = 2
+seeds = [0]
+[axes.dataset.digits]
+dataset = "digits"
+[axes.method.fedavg]
+[axes.method.moon]
+algorithm = "moon"
+"""
 
 
 def make_grid(

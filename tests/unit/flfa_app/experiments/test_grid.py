@@ -9,6 +9,7 @@ import pytest
 from flfa_app.errors import ConfigError
 from flfa_app.experiments.analysis.paper import differing_keys
 from flfa_app.experiments.grid import read_grid
+from flfa_app.experiments.store import Cell
 from tests.federation import ROOT, default_keys
 
 GOOD = """
@@ -49,45 +50,31 @@ def write_file(folder: Path, text: str, name: str = "grid.toml") -> Path:
     return file
 
 
+def read_cells(folder: Path, text: str) -> list[Cell]:
+    return read_grid(write_file(folder, text)).cells
+
+
 def test_every_combination_is_a_cell(tmp_path: Path) -> None:
-    """1 data set x 2 methods x 2 rules x 2 seeds; the last axis changes fastest."""
-    spec, cells = read_grid(write_file(tmp_path, GOOD))
+    """1 data set x 2 methods x 2 rules x 3 seeds; the last axis changes fastest."""
+    spec, cells = read_grid(write_file(tmp_path, GOOD), [7, 0])
     assert [cell.id for cell in cells] == [
-        "digits-fedavg-none-s0",
-        "digits-fedavg-none-s1",
-        "digits-fedavg-lowest-s0",
-        "digits-fedavg-lowest-s1",
-        "digits-fedprox-none-s0",
-        "digits-fedprox-none-s1",
-        "digits-fedprox-lowest-s0",
-        "digits-fedprox-lowest-s1",
+        f"digits-{method}-{rule}-s{seed}"
+        for method in ("fedavg", "fedprox")
+        for rule in ("none", "lowest")
+        for seed in (0, 1, 7)
     ]
-    assert spec.axes == {
-        "dataset": ["digits"],
-        "method": ["fedavg", "fedprox"],
-        "flfa": ["none", "lowest"],
-    }
+    methods, rules = ["fedavg", "fedprox"], ["none", "lowest"]
+    assert spec.axes == {"dataset": ["digits"], "method": methods, "flfa": rules}
     assert (spec.metric, spec.table) == ("score", "")
-    assert (spec.columns, spec.seeds) == ("dataset", [0, 1])
+    assert (spec.columns, spec.seeds) == ("dataset", [0, 1, 7])
     # A cell has the complete run config.
-    expected = {
-        **default_keys(),
-        "num-server-rounds": 2,
-        "algorithm": "fedprox",
-        "fedprox-mu": 0.5,
-        "seed": 1,
-    }
+    expected = default_keys() | {"num-server-rounds": 2, "seed": 7}
+    expected |= {"algorithm": "fedprox", "fedprox-mu": 0.5}
     del expected["output-dir"]
     cell = cells[-1]
     assert cell.run_config == expected
     assert cell.axes == {"dataset": "digits", "method": "fedprox", "flfa": "lowest"}
-    assert (cell.nodes, cell.seed) == (6, 1)
-
-
-def test_extra_seeds(tmp_path: Path) -> None:
-    spec, cells = read_grid(write_file(tmp_path, GOOD), [7, 0])
-    assert spec.seeds == [0, 1, 7]
-    assert len(cells) == 12
+    assert (cell.nodes, cell.seed) == (6, 7)
 
 
 def test_precedence_of_keys(tmp_path: Path) -> None:
@@ -105,20 +92,20 @@ learning-rate = 0.2
 file = "../data/small.toml"
 learning-rate = 0.1
 """
-    (cell,) = read_grid(write_file(tmp_path, text, "grids/g.toml")).cells
+    (cell,) = read_cells(tmp_path / "grids", text)
     keys = ("batch-size", "local-epochs", "learning-rate")
     assert [cell.run_config[key] for key in keys] == [3, 2, 0.1]
 
 
 def test_an_axis_may_set_the_nodes(tmp_path: Path) -> None:
     text = GOOD + '[axes.scale.many]\nnodes = 9\n[axes.scale.few]\nfeedback = "random"'
-    cells = read_grid(write_file(tmp_path, text)).cells
+    cells = read_cells(tmp_path, text)
     assert {cell.axes["scale"]: cell.nodes for cell in cells} == {"many": 9, "few": 6}
 
 
 def test_excluded_combinations(tmp_path: Path) -> None:
     rule = '[[exclude]]\nmethod = "fedprox"\nflfa = "lowest"'
-    cells = read_grid(write_file(tmp_path, f"{GOOD}{rule}")).cells
+    cells = read_cells(tmp_path, GOOD + rule)
     assert len(cells) == 6
     combinations = [(cell.axes["method"], cell.axes["flfa"]) for cell in cells]
     assert ("fedprox", "lowest") not in combinations
@@ -126,7 +113,7 @@ def test_excluded_combinations(tmp_path: Path) -> None:
 
 def test_ids_are_unique_and_do_not_depend_on_paths(tmp_path: Path) -> None:
     ids, moved = (
-        [cell.id for cell in read_grid(write_file(tmp_path, AMBIGUOUS % folder)).cells]
+        [cell.id for cell in read_cells(tmp_path, AMBIGUOUS % folder)]
         for folder in ("/here", "/there")
     )
     assert len(set(ids)) == 4
@@ -135,25 +122,22 @@ def test_ids_are_unique_and_do_not_depend_on_paths(tmp_path: Path) -> None:
     assert moved == ids
 
 
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [("data", "{here}/data"), ("~/data", "{home}/data"), ("", "")],
-)
-def test_paths_become_absolute(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, expected: str
-) -> None:
+def test_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Relative to the working directory, as in --run-config."""
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    home = tmp_path / "home"
+    monkeypatch.setenv("HOME", str(home))
     monkeypatch.chdir(tmp_path)
-    text = GOOD.replace("num-server-rounds = 2", f'data-dir = "{path}"')
-    cell = read_grid(write_file(tmp_path / "grids", text)).cells[0]
-    absolute = expected.format(here=tmp_path, home=tmp_path / "home")
-    assert cell.run_config["data-dir"] == absolute
+    absolute = {"data": str(tmp_path / "data"), "~/data": str(home / "data"), "": ""}
+    for path, expected in absolute.items():
+        text = GOOD.replace("num-server-rounds = 2", f'data-dir = "{path}"')
+        cell = read_cells(tmp_path / "grids", text)[0]
+        assert cell.run_config["data-dir"] == expected
 
 
-NODES, MU = "nodes = 6", "fedprox-mu = 0.5"
+NODES, MU, NONE = "nodes = 6", "fedprox-mu = 0.5", 'flfa = "none"'
 SEEDS, ROUNDS = "seeds = [0, 1]", "num-server-rounds = 2"
-VALUE = "[axes.method.fedavg]"
+VALUE, LAST = "[axes.method.fedavg]", "[axes.flfa.lowest]\n"
+FIXED, EXCLUDE = '[axes.flfa.f]\nflfa = "fixed"', "[axes.flfa.a]\n[[exclude]]\n"
 
 
 @pytest.mark.parametrize(
@@ -166,7 +150,7 @@ VALUE = "[axes.method.fedavg]"
         (SEEDS, "seeds = [true]", r"seeds is \[True\]"),
         ('title = "Two methods"', "", "title is None; it must be a text"),
         (NODES, "node = 6", "node is not a key; there are title"),
-        (NODES, 'nodes = 6\ncolumns = "model"', "columns is 'model'"),
+        (NODES, 'nodes = 6\ncolumns = "model"', "columns is 'model'; .* an axis: data"),
         (NODES, 'nodes = 6\ncolumns = ["a"]', r"columns is \['a'\]; it must be"),
         (NODES, 'nodes = 6\ntable = "tabel1"', "table is 'tabel1'; .* table1, "),
         (NODES, 'nodes = 6\nmetric = "scroe"', "metric is 'scroe'; .* score, "),
@@ -180,7 +164,13 @@ VALUE = "[axes.method.fedavg]"
         (VALUE, "[axes.seed.a]\n[axes.method.a]", "axes.seed: seeds are listed"),
         (VALUE, '[axes.method.a]\nfile = "no.toml"', "there is no file"),
         (VALUE, "[axes.method.a]\nnodes = 1.5", "a.nodes is 1.5"),
-        ('flfa = "none"', 'algorithm = "moon"', "algorithm is 'fedprox' in axes.meth"),
+        (NONE, 'algorithm = "moon"', "algorithm is 'fedprox' in axes.meth"),
+        (LAST, FIXED, "fixed-fa-layers is empty, but flfa is"),
+        (LAST, EXCLUDE + 'colour = "red"', "exclude: colour is not an axis"),
+        (LAST, EXCLUDE + 'method = "moon"', "'moon' is not a value of method; .* fed"),
+        (LAST, EXCLUDE + 'method = ["x"]', r"exclude: \['x'\] is not a value of"),
+        (LAST, EXCLUDE + 'dataset = "digits"', "exclude leaves no cell"),
+        (LAST, EXCLUDE, "exclude: an empty table would drop every cell"),
         (NODES, "nodes = ", "cannot be read"),
     ],
 )
@@ -192,40 +182,16 @@ def test_problems_are_named(tmp_path: Path, old: str, new: str, problem: str) ->
     assert str(file) in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("rule", "problem"),
-    [
-        ('colour = "red"', "exclude: colour is not an axis"),
-        ('method = "moon"', "exclude: 'moon' is not a value of method; there are fed"),
-        ('method = ["fedprox"]', r"exclude: \['fedprox'\] is not a value of method"),
-        ('dataset = "digits"', "exclude leaves no cell"),
-        ("", "exclude: an empty table would drop every cell"),
-    ],
-)
-def test_problems_of_exclude(tmp_path: Path, rule: str, problem: str) -> None:
-    with pytest.raises(ConfigError, match=problem):
-        read_grid(write_file(tmp_path, f"{GOOD}[[exclude]]\n{rule}"))
-
-
 def test_all_problems_are_listed_once(tmp_path: Path) -> None:
     text = GOOD.replace("nodes = 6", "nodes = -1").replace("fedprox-mu", "fedprx-mu")
     with pytest.raises(ConfigError) as error:
-        read_grid(write_file(tmp_path, text))
+        read_cells(tmp_path, text)
     assert len(error.value.problems) == 2
     # Every cell has this problem.
     text = GOOD.replace("num-server-rounds = 2", 'dataset = "digit"\nnorm = "no"')
     with pytest.raises(ConfigError) as error:
-        read_grid(write_file(tmp_path, text))
+        read_cells(tmp_path, text)
     assert sum("norm is 'no'" in problem for problem in error.value.problems) == 1
-
-
-def test_contradictions_between_keys(tmp_path: Path) -> None:
-    text = GOOD.replace("[axes.flfa.lowest]", '[axes.flfa.fixed]\nflfa = "fixed"')
-    with pytest.raises(ConfigError, match="fixed-fa-layers is empty, but flfa is"):
-        read_grid(write_file(tmp_path, text))
-
-
-def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no file"):
         read_grid(tmp_path / "no.toml")
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from flfa_app.experiments import runner
 from flfa_app.experiments.cell_run import (
     CellOutcome,
     CellRunner,
@@ -20,12 +21,7 @@ from flfa_app.experiments.cell_run import (
 )
 from flfa_app.experiments.plan import make_plan
 from flfa_app.experiments.progress import GridProgress
-from flfa_app.experiments.runner import (
-    CellEngine,
-    flower_engine,
-    locked_folder,
-    run_plan,
-)
+from flfa_app.experiments.runner import CellEngine, locked_folder, run_plan
 from flfa_app.experiments.store import Cell, GridResults
 from flfa_app.launch.superlink import SuperLink
 from flfa_app.results.records import RoundRecord
@@ -73,36 +69,32 @@ def run(results: GridResults, engine: CellEngine, workers: int = 1) -> dict[str,
         return run_plan(plan, engine, progress)
 
 
+def rerun(results: GridResults) -> list[str]:
+    """Run what is pending, which succeeds; return the cells."""
+    engine = FakeEngine()
+    assert run(results, engine) == {}
+    assert statuses(results) == ["finished"] * 4
+    assert list((results.folder / "running").glob("*")) == []
+    return engine.cells
+
+
 def statuses(results: GridResults) -> list[str]:
     return [results.status(cell) for cell in results.cells]
 
 
-def leftovers(results: GridResults) -> list[Path]:
-    return list((results.folder / "running").iterdir())
-
-
-@pytest.mark.parametrize("workers", [1, 8])
-def test_every_cell_once_on_one_engine(results: GridResults, workers: int) -> None:
-    engine = FakeEngine()
-    assert run(results, engine, workers) == {}
-    assert sorted(engine.cells) == sorted(cell.id for cell in results.cells)
-    assert engine.starts == 1
-    assert statuses(results) == ["finished"] * 4
-    assert leftovers(results) == []
-    again = FakeEngine()
-    run(results, again)
-    assert (again.cells, again.starts) == ([], 0)
-
-
-def test_cells_run_at_the_same_time(results: GridResults) -> None:
-    """Each waits for another one, so that one after another would never end."""
+def test_every_cell_once_on_one_engine(results: GridResults) -> None:
+    """Two at a time: each waits for another one, so that one by one would not end."""
     barrier = threading.Barrier(2, timeout=10)
 
     def meet(cell: Cell, folder: Path) -> CellOutcome:
         barrier.wait()
         return complete(cell, folder)
 
-    assert run(results, FakeEngine(meet), workers=2) == {}
+    engine = FakeEngine(meet)
+    assert run(results, engine, workers=2) == {}
+    assert sorted(engine.cells) == sorted(cell.id for cell in results.cells)
+    assert engine.starts == 1
+    assert rerun(results) == []
 
 
 def test_a_run_with_other_settings_is_kept_aside(results: GridResults) -> None:
@@ -110,10 +102,8 @@ def test_a_run_with_other_settings_is_kept_aside(results: GridResults) -> None:
     for number, epochs in enumerate((5, 7, 9)):
         cell = replace(cell, run_config={**cell.run_config, "local-epochs": epochs})
         changed = GridResults(results.folder, results.spec, [*others, cell])
-        engine = FakeEngine()
-        run(changed, engine)
-        assert engine.cells[-1] == cell.id
-        assert len(engine.cells) == (1 if number else 4)
+        cells = rerun(changed)
+        assert (cells[-1], len(cells)) == (cell.id, 1 if number else 4)
         assert changed.is_complete(cell)
     for number, epochs in ((1, 5), (2, 7)):
         file = results.folder / "cells" / f"{cell.id}.other-{number}" / "config.json"
@@ -121,20 +111,17 @@ def test_a_run_with_other_settings_is_kept_aside(results: GridResults) -> None:
 
 
 def test_a_damaged_run_is_kept_aside(results: GridResults) -> None:
-    run(results, FakeEngine())
+    rerun(results)
     cell = results.cells[2]
     (results.run_directory(cell) / "summary.json").write_text('{"cut off')
-    engine = FakeEngine()
-    assert run(results, engine) == {}
-    assert engine.cells == [cell.id]
+    assert rerun(results) == [cell.id]
     assert results.is_complete(cell)
     aside = results.folder / "cells" / f"{cell.id}.other-1" / "summary.json"
     assert aside.read_text() == '{"cut off'
 
 
 def test_a_failed_cell_does_not_stop_the_others(results: GridResults) -> None:
-    bad = results.cells[1]
-    reason = "ValueError: too few images"
+    bad, reason = results.cells[1], "ValueError: too few images"
 
     def fail_one(cell: Cell, folder: Path) -> CellOutcome:
         if cell == bad:
@@ -146,11 +133,7 @@ def test_a_failed_cell_does_not_stop_the_others(results: GridResults) -> None:
     failure = json.loads(results.failure_file(bad).read_text())
     assert failure["reason"] == reason
     assert Path(failure["log"]).read_text() == "line 1\nline 2\n"
-    assert leftovers(results) == []
-    engine = FakeEngine()
-    assert run(results, engine) == {}
-    assert engine.cells == [bad.id]
-    assert results.status(bad) == "finished"
+    assert rerun(results) == [bad.id]
     assert not results.failure_file(bad).exists()
 
 
@@ -169,9 +152,7 @@ def test_an_interrupted_cell_leaves_nothing(results: GridResults) -> None:
     with pytest.raises(Killed):
         run(results, FakeEngine(killed_in_the_third))
     assert statuses(results) == ["finished", "finished", "missing", "missing"]
-    engine = FakeEngine()
-    run(results, engine)
-    assert engine.cells == ["digits-moon-s0", "digits-moon-s1"]
+    assert rerun(results) == ["digits-moon-s0", "digits-moon-s1"]
 
 
 def test_a_dead_superlink_is_started_again(results: GridResults) -> None:
@@ -220,7 +201,7 @@ def test_leftovers_of_a_killed_call_are_stopped(
     results: GridResults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped: list[Path] = []
-    monkeypatch.setattr("flfa_app.experiments.runner.stop_processes", stopped.append)
+    monkeypatch.setattr(runner, "stop_processes", stopped.append)
     homes = [tmp_path / "home1", tmp_path / "home2"]
     for folder in (*homes, results.folder / "running" / "x"):
         folder.mkdir(parents=True)
@@ -236,31 +217,24 @@ def test_leftovers_of_a_killed_call_are_stopped(
 def test_homes_are_recorded_until_all_superlinks_have_stopped(
     results: GridResults, monkeypatch: pytest.MonkeyPatch, error: Exception | None
 ) -> None:
-    """A call that is killed leaves no SuperLink that the next call cannot find.
-
-    If one of them cannot start, another one may run.
-    """
+    """If one SuperLink cannot start, another one may run, which must be stopped."""
     file = results.folder / "flower-home"
     events: list[tuple[str, bool]] = []
 
-    def record(event: str, home: Path) -> None:
-        events.append((event, str(home) in file.read_text().splitlines()))
-
     def start(superlink: SuperLink) -> None:
-        record("start", superlink.home)
+        events.append(("start", str(superlink.home) in file.read_text().splitlines()))
         assert superlink.home.is_dir()
         if error:
             raise error
 
     def stop(home: Path, *processes: object) -> None:
-        record("stop", home)
+        events.append(("stop", str(home) in file.read_text().splitlines()))
 
     monkeypatch.setattr(SuperLink, "start", start)
     monkeypatch.setattr("flfa_app.launch.superlink.stop_processes", stop)
-    plan = make_plan(results, results.cells, 2)
-    expected_error = pytest.raises(RuntimeError) if error else nullcontext()
+    engine = runner.flower_engine(make_plan(results, results.cells, 2), 0.0)
     with locked_folder(results):
-        with expected_error, flower_engine(plan, 0.0)():
+        with pytest.raises(RuntimeError) if error else nullcontext(), engine():
             homes = [Path(line) for line in file.read_text().splitlines()]
             assert len(homes) == 2
         assert sorted(events) == [("start", True)] * 2 + [("stop", True)] * 2
