@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from io import BytesIO
 from logging import INFO, WARNING
@@ -68,11 +68,9 @@ def cached_dataset(
     ]
     text = json.dumps([DATASET_FORMAT, name, image_size, cache_key, states])
     folder = root / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    try:
+    with suppress(*_READ_ERRORS):
         # Before anything is written: the cache may be read-only.
         return _load(folder)
-    except _READ_ERRORS:
-        pass
     with _write_errors(root):
         root.mkdir(parents=True, exist_ok=True)
         lock = FileLock(f"{folder}.lock").acquire()
@@ -109,7 +107,8 @@ def _save(dataset: ImageDataset, folder: Path) -> None:
     for name, array in arrays.items():
         with (partial / f"{name}.npy").open("wb") as file:
             np.save(file, array, allow_pickle=False)
-            _flush(file)
+            file.flush()
+            os.fsync(file.fileno())
     metadata = {
         "class-names": dataset.class_names,
         "mean": dataset.mean,
@@ -118,10 +117,8 @@ def _save(dataset: ImageDataset, folder: Path) -> None:
         "columns": list(dataset.columns),
         "arrays": {name: _type_and_shape(array) for name, array in arrays.items()},
     }
-    with (partial / _METADATA_FILE).open("w") as file:
-        json.dump(metadata, file, indent=1)
-        _flush(file)
-    flush_folder(partial)
+    text = json.dumps(metadata, indent=1)
+    write_atomically(partial / _METADATA_FILE, text.encode())  # flushes the folder too
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
     flush_folder(folder.parent)
@@ -157,11 +154,6 @@ def _load(folder: Path) -> ImageDataset:
 
 def _type_and_shape(array: NDArray[Any]) -> list[Any]:
     return [str(array.dtype), *array.shape]
-
-
-def _flush(file: Any) -> None:
-    file.flush()
-    os.fsync(file.fileno())
 
 
 @contextmanager

@@ -12,6 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from flfa_app.data.declaration import RawDataset
+
 Pixels = NDArray[np.uint8]
 Labels = NDArray[np.int64]
 
@@ -75,24 +77,15 @@ class DataDescription:
 
 
 @dataclass(frozen=True, eq=False)
-class ImageDataset:
-    """Training and test images as pixels, with labels and names of the classes.
+class ImageDataset(RawDataset):
+    """A validated data set, with mean and deviation as in `DataDescription`.
 
-    Images have the shape (N, H, W, C); from the cache they are memory-mapped and
-    read-only. ``extra_tests`` are further test sets, and ``columns`` further properties
-    of each training image, e.g. the writer, by name. The other fields are those of
-    `DataDescription`.
+    Images are `Pixels` of shape (N, H, W, C), which are memory-mapped and read-only if
+    they come from the cache; labels are `Labels`.
     """
 
-    train: Pixels
-    train_labels: Labels
-    test: Pixels
-    test_labels: Labels
-    class_names: tuple[str, ...]
-    mean: tuple[float, ...]
-    deviation: tuple[float, ...]
-    extra_tests: Mapping[str, tuple[Pixels, Labels]] = field(default_factory=dict)
-    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    mean: tuple[float, ...] = field(kw_only=True)
+    deviation: tuple[float, ...] = field(kw_only=True)
 
     @cached_property
     def description(self) -> DataDescription:

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class RawDataset:
-    """Arrays of a data set as they were read.
+    """Arrays of a data set as they were read, and the class names by label.
 
-    The fields are those of :class:`~flfa_app.data.dataset.ImageDataset`.
+    ``extra_tests`` are further test sets, and ``columns`` further properties of each
+    training image, e.g. the writer, by name.
     """
 
     train: NDArray[Any]

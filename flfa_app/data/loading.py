@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import cache
 
 from flfa_app.data.cache import cached_dataset
 from flfa_app.data.dataset import ImageDataset, channel_statistics
-from flfa_app.data.declaration import DatasetReader, DatasetSource
 from flfa_app.data.sources import DATASETS
 from flfa_app.data.validation import validate_dataset
 
@@ -28,22 +27,20 @@ def load_dataset(name: str, data_dir: str = "", image_size: int = 0) -> ImageDat
     """
     source = DATASETS[name]
     reader = source.find(data_dir, image_size)
-    decode = partial(_decode, source, reader, image_size)
+
+    def decode() -> ImageDataset:
+        dataset = validate_dataset(reader.read(), reader)
+        source.verify(dataset, reader.location)
+        size = dataset.train.shape[1]
+        if image_size not in (0, size):
+            raise ValueError(
+                f"image-size is {image_size}, but the images in {reader.location} are "
+                f"{size}x{size}, and only image folders are resized; set image-size to "
+                "0"
+            )
+        mean, deviation = channel_statistics(dataset.train)
+        return ImageDataset(**vars(dataset), mean=mean, deviation=deviation)
+
     if not reader.files and not reader.cache_key:
         return decode()
     return cached_dataset(name, image_size, reader.files, reader.cache_key, decode)
-
-
-def _decode(
-    source: DatasetSource, reader: DatasetReader, image_size: int
-) -> ImageDataset:
-    dataset = validate_dataset(reader.read(), reader)
-    source.verify(dataset, reader.location)
-    size = dataset.train.shape[1]
-    if image_size not in (0, size):
-        raise ValueError(
-            f"image-size is {image_size}, but the images in {reader.location} are "
-            f"{size}x{size}, and only image folders are resized; set image-size to 0"
-        )
-    mean, deviation = channel_statistics(dataset.train)
-    return ImageDataset(**vars(dataset), mean=mean, deviation=deviation)

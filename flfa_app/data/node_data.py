@@ -67,17 +67,16 @@ def _find(
 ) -> tuple[list[Path], Callable[[], _Arrays]]:
     """Return the files, and the function that reads them."""
     if path.suffix == ".npz" and path.is_file():
-        return [path], partial(_read_npz, path, description)
+        return [path], partial(_read, path, description)
     if is_saved_dataset(path):
         files = [file for file in path.rglob("*") if file.is_file()]
-        return files, partial(_read_saved, path, description)
+        return files, partial(_read, path, description)
     if path.is_dir():
         folder = path / "train" if (path / "train").is_dir() else path
         names = class_folders(folder)
         refuse_unknown_classes(names, description.class_names, str(folder), "the run")
-        images = list_images(folder, names, allow_empty_classes=True)
-        files = [file for file, _ in images]
-        labels = np.array([description.class_names.index(names[i]) for _, i in images])
+        files, indices = list_images(folder, names, allow_empty_classes=True)
+        labels = np.array([description.class_names.index(names[i]) for i in indices])
         return files, lambda: (read_images(files, description.size, _CURE), labels)
     problem = (
         "is not" if path.exists() else "is missing; this node's dataset-path must be"
@@ -88,37 +87,27 @@ def _find(
     )
 
 
-def _read_npz(path: Path, description: DataDescription) -> _Arrays:
-    (images, labels), others = read_npz(path, _KEYS, _CURE)
-    with report_damage(path, _CURE):
-        names = class_names_of(others)
-    return images, _labels_of_run(labels, names, description, path)
-
-
-def _read_saved(path: Path, description: DataDescription) -> _Arrays:
-    dataset = load_saved_dataset(path, _CURE)
-    with report_damage(path, _CURE):
-        if isinstance(dataset, Mapping):
-            if "train" not in dataset:
-                raise ValueError(f"its splits are {', '.join(dataset)}, not train")
-            dataset = dataset["train"]
-        split = read_split(dataset)
-    labels = _labels_of_run(split.labels, split.class_names, description, path)
-    return split.images, labels
-
-
-def _labels_of_run(
-    labels: NDArray[Any],
-    names: tuple[str, ...] | None,
-    description: DataDescription,
-    path: Path,
-) -> NDArray[Any]:
-    """Return labels in the class order of the run, as those without names are."""
+def _read(path: Path, description: DataDescription) -> _Arrays:
+    """Read a file, or a saved data set; return labels in the class order of the run."""
+    if path.is_file():
+        (images, labels), others = read_npz(path, _KEYS, _CURE)
+        with report_damage(path, _CURE):
+            names = class_names_of(others)
+    else:
+        dataset = load_saved_dataset(path, _CURE)
+        with report_damage(path, _CURE):
+            if isinstance(dataset, Mapping):
+                if "train" not in dataset:
+                    raise ValueError(f"its splits are {', '.join(dataset)}, not train")
+                dataset = dataset["train"]
+            images, labels, names, _ = read_split(dataset)
+    # Labels without names are in the order of the run.
     if names is None or names == description.class_names or labels.size == 0:
-        return labels
+        return images, labels
     refuse_unknown_classes(names, description.class_names, str(path), "the run")
     with report_damage(path, _CURE):
-        return remap_labels(labels, names, description.class_names, "labels")
+        labels = remap_labels(labels, names, description.class_names, "labels")
+    return images, labels
 
 
 def _decode(
@@ -152,6 +141,6 @@ def _decode(
         images[:0],
         labels[:0],
         description.class_names,
-        description.mean,
-        description.deviation,
+        mean=description.mean,
+        deviation=description.deviation,
     )

@@ -32,13 +32,15 @@ def partition_indices(
 ) -> Partition:
     """Distribute the training images, of which these are the labels, over the clients.
 
-    The partitioners are ``"dirichlet"`` (paper: the shares of each class are drawn from
-    Dir(beta), where a small beta gives clients few classes and a large one approaches
-    iid; a client with its fair share of images gets no more; drawn again until every
-    client has ``min_size`` images), ``"iid"``, ``"shards"`` (sorted by label, cut into
-    equal shards, dealt to the clients at random; the remainder, less than one image per
-    shard, is not used) and ``"natural"`` (the clients are the owners of the images, in
-    sorted order). The arguments determine the partition.
+    - ``"dirichlet"`` (paper): the shares of each class are drawn from Dir(beta), again
+      until every client has ``min_size`` images. A client with its fair share gets no
+      more. A small beta gives clients few classes; a large one approaches iid.
+    - ``"iid"``: equal parts of the shuffled images.
+    - ``"shards"``: sorted by label, cut into equal shards, dealt to the clients at
+      random. The remainder, less than one image per shard, is not used.
+    - ``"natural"``: the clients are the owners of the images, in sorted order.
+
+    The arguments determine the partition.
 
     Raises
     ------
@@ -87,10 +89,7 @@ def _shards(table: Any, num_partitions: int, shards: int, seed: int) -> Partitio
             "simulate fewer nodes"
         )
     partitioner = ShardPartitioner(
-        num_partitions=num_partitions,
-        partition_by="label",
-        num_shards_per_partition=shards,
-        seed=seed,
+        num_partitions, "label", num_shards_per_partition=shards, seed=seed
     )
     return _indices(partitioner, table)
 

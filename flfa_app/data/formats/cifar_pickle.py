@@ -12,13 +12,10 @@ import io
 import math
 import pickle
 import struct
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from flfa_app.data.validation import report_damage
 
 # A truncated or overwritten pickle is a program that can fail anywhere.
 _UNPICKLING_ERRORS = (
@@ -113,17 +110,31 @@ class _BatchUnpickler(pickle._Unpickler):
         return _ALLOWED[module, name]
 
 
-def read_batch(location: Path | str, content: bytes, cure: str) -> dict[str, Any]:
+def read_batch(content: bytes) -> dict[str, Any]:
     """Return a batch, in which each array is a :class:`PickledArray`.
 
-    A ValueError has the location, the problem and the cure.
+    A damaged one raises one of :data:`~flfa_app.data.validation.DAMAGE_ERRORS`.
     """
-    with report_damage(location, cure):
-        try:
-            # The official batches have byte strings of Python 2.
-            batch = _BatchUnpickler(io.BytesIO(content), encoding="latin1").load()
-        except _UNPICKLING_ERRORS as problem:
-            raise ValueError(f"{type(problem).__name__}: {problem}") from problem
-        if not isinstance(batch, dict):
-            raise ValueError(f"it holds a {type(batch).__name__}, not a batch")
-        return batch
+    try:
+        # The official batches have byte strings of Python 2.
+        batch = _BatchUnpickler(io.BytesIO(content), encoding="latin1").load()
+    except _UNPICKLING_ERRORS as problem:
+        raise ValueError(f"{type(problem).__name__}: {problem}") from problem
+    if not isinstance(batch, dict):
+        raise ValueError(f"it holds a {type(batch).__name__}, not a batch")
+    return batch
+
+
+def image_rows(batch: dict[str, Any]) -> NDArray[np.uint8]:
+    """Return the images of a batch, one per row: red, then green, then blue."""
+    problem = "it has no data of 3x32x32 bytes"
+    data = batch.get("data")
+    if not isinstance(data, PickledArray):
+        raise ValueError(problem)
+    try:
+        rows = data.array()
+    except ValueError as detail:
+        raise ValueError(f"{problem}: {detail}") from detail
+    if rows.shape[1:] != (3072,) or len(rows) == 0:
+        raise ValueError(problem)
+    return rows

@@ -14,7 +14,7 @@ from PIL.Image import DecompressionBombWarning
 from PIL.Image import Image as PillowImage
 
 from flfa_app.data.declaration import DatasetReader, RawDataset
-from flfa_app.data.formats.pillow_images import (
+from flfa_app.data.formats.image_folder import (
     refuse_huge_image,
     same_channels,
     stack_images,
@@ -111,12 +111,7 @@ def decode_splits(
         )
     train_images, test_images = same_channels(train.images, test.images)
     return RawDataset(
-        train_images,
-        train.labels,
-        test_images,
-        test_labels,
-        names,
-        columns=train.columns,
+        train_images, train.labels, test_images, test_labels, names, {}, train.columns
     )
 
 
@@ -132,7 +127,14 @@ def read_split(split: Any) -> Split:
     try:
         labels = np.asarray(split.with_format("numpy")[label][:])
         images = _read_images(split, image)
-        columns = _owner_columns(split, {image, label})
+        columns = {
+            name: values
+            for name in split.column_names
+            if name not in (image, label)
+            and getattr(split.features[name], "dtype", "") in _OWNER_TYPES
+            # A column with missing values becomes one of objects or floats.
+            and (values := np.asarray(list(split[name]))).dtype.kind in "biuU"
+        }
     except (ArrowException, TypeError) as problem:
         raise ValueError(f"{type(problem).__name__}: {problem}") from problem
     if labels.dtype.kind not in "iuf":
@@ -151,17 +153,6 @@ def _first_column(split: Any, names: tuple[str, ...]) -> str:
         f"its columns are {', '.join(split.column_names)}; one must be called "
         f"{' or '.join(names)}"
     )
-
-
-def _owner_columns(split: Any, excluded: set[str]) -> dict[str, NDArray[Any]]:
-    return {
-        name: values
-        for name in split.column_names
-        if name not in excluded
-        and getattr(split.features[name], "dtype", "") in _OWNER_TYPES
-        # A column with missing values becomes one of objects or floats.
-        and (values := np.asarray(list(split[name]))).dtype.kind in "biuU"
-    }
 
 
 def _read_images(split: Any, column: str) -> NDArray[np.uint8]:

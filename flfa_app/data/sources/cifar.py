@@ -1,4 +1,7 @@
-"""CIFAR-10 and CIFAR-100: pickled batches, in a folder or still in the archive."""
+"""CIFAR-10 and CIFAR-100: pickled batches, in a folder or still in the archive.
+
+CIFAR-10.1 has two further test sets for models trained on CIFAR-10.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +17,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flfa_app.data.declaration import DatasetReader, DatasetSource, RawDataset
-from flfa_app.data.formats.cifar_pickle import PickledArray, read_batch
-from flfa_app.data.sources.cifar10_1 import find_cifar10_1, read_cifar10_1
+from flfa_app.data.formats.cifar_pickle import image_rows, read_batch
 from flfa_app.data.sources.common import (
     find_common_format,
     hub_dataset,
     missing_dataset_text,
 )
-from flfa_app.data.validation import report_damage, validate_labels
+from flfa_app.data.validation import report_damage, validate_images, validate_labels
+
+_CIFAR10_1_URL = "https://github.com/modestyachts/CIFAR-10.1"
+_CIFAR10_1_CURE = f"delete it and download it again from {_CIFAR10_1_URL}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cifar(DatasetSource):
     """The batches of one of the two data sets.
 
-    ``folder`` is the folder in the official archive; its ``meta_file`` has the names of
-    the classes under ``names_key``. ``class_names`` are for formats that may have none.
+    ``folder`` is the folder in the official archive, and ``files`` are its training
+    batches, its test batch and the file that has the names of the classes under
+    ``names_key``. ``class_names`` are for formats that may have none.
     """
 
     url: str = "https://www.cs.toronto.edu/~kriz/cifar.html"
@@ -38,9 +44,7 @@ class Cifar(DatasetSource):
     image_size: int | None = 32
     channels: int | None = 3
     folder: str
-    train_files: tuple[str, ...]
-    test_file: str
-    meta_file: str
+    files: tuple[str, ...]
     labels_key: str
     names_key: str
     class_names: tuple[str, ...]
@@ -49,11 +53,6 @@ class Cifar(DatasetSource):
     def archive(self) -> str:
         """Name of the official archive."""
         return f"cifar-{self.classes}-python.tar.gz"
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """Names of all files in the folder."""
-        return *self.train_files, self.test_file, self.meta_file
 
     def find(self, data_dir: str, image_size: int) -> DatasetReader:
         """Find the batches; download the data set if they are missing."""
@@ -108,21 +107,20 @@ class Cifar(DatasetSource):
 
     def _decode(self, contents: dict[str, bytes], prefix: str, cure: str) -> RawDataset:
         """Decode the files; ``prefix`` comes before their names in error texts."""
-        classes = len(self.class_names)
+        classes, (*batch_files, names_file) = len(self.class_names), self.files
         images, labels = [], []
-        for file in (*self.train_files, self.test_file):
-            batch = read_batch(f"{prefix}{file}", contents[file], cure)
+        for file in batch_files:
             with report_damage(f"{prefix}{file}", cure):
-                rows, numbers = _image_rows(batch), batch.get(self.labels_key)
+                batch = read_batch(contents[file])
+                rows, numbers = image_rows(batch), batch.get(self.labels_key)
                 if not isinstance(numbers, list):
                     raise ValueError(f"it has no list {self.labels_key}")
                 # `np.array` raises ValueError for lists of several lengths.
                 array, key = np.array(numbers), self.labels_key
                 labels.append(validate_labels(array, len(rows), classes, key))
             images.append(rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
-        location = f"{prefix}{self.meta_file}"
-        names = read_batch(location, contents[self.meta_file], cure).get(self.names_key)
-        with report_damage(location, cure):
+        with report_damage(f"{prefix}{names_file}", cure):
+            names = read_batch(contents[names_file]).get(self.names_key)
             if not isinstance(names, list) or len(names) != classes:
                 raise ValueError(f"it has no list {self.names_key} of {classes} names")
         return RawDataset(
@@ -140,21 +138,19 @@ class Cifar10(Cifar):
     def find(self, data_dir: str, image_size: int) -> DatasetReader:
         """Find the batches and the further test sets."""
         reader = super().find(data_dir, image_size)
-        extra = find_cifar10_1(Path(data_dir).expanduser()) if data_dir else {}
+        extra = _find_cifar10_1(Path(data_dir).expanduser()) if data_dir else {}
         if not extra:
             return reader
         extra_files = (path for pair in extra.values() for path in pair)
 
         def read() -> RawDataset:
-            return replace(reader.read(), extra_tests=read_cifar10_1(extra))
+            return replace(reader.read(), extra_tests=_read_cifar10_1(extra))
 
         return replace(reader, read=read, files=(*reader.files, *extra_files))
 
 
 class Cifar100(Cifar):
     """CIFAR-100 with its fine labels."""
-
-    coarse_classes = 20
 
     def verify(self, dataset: RawDataset, location: str) -> None:
         """Raise ValueError also for CIFAR-10, and for the coarse labels.
@@ -163,7 +159,7 @@ class Cifar100(Cifar):
         """
         super().verify(dataset, location)
         largest = max(dataset.train_labels.max(), dataset.test_labels.max())
-        if largest < self.coarse_classes:
+        if largest < 20:  # the number of coarse classes
             raise ValueError(
                 f"{location} is not {self.name}: its labels are from 0 to {largest}, "
                 "like those of CIFAR-10 or the coarse labels of CIFAR-100; set dataset "
@@ -172,19 +168,51 @@ class Cifar100(Cifar):
             )
 
 
-def _image_rows(batch: dict[str, Any]) -> NDArray[np.uint8]:
-    """Return the images of a batch, one per row: red, then green, then blue."""
-    problem = "it has no data of 3x32x32 bytes"
-    data = batch.get("data")
-    if not isinstance(data, PickledArray):
-        raise ValueError(problem)
-    try:
-        rows = data.array()
-    except ValueError as detail:
-        raise ValueError(f"{problem}: {detail}") from detail
-    if rows.shape[1:] != (3072,) or len(rows) == 0:
-        raise ValueError(problem)
-    return rows
+def _find_cifar10_1(root: Path) -> dict[str, tuple[Path, Path]]:
+    """Return the image file and the label file of each version in a folder."""
+    versions = {}
+    for version in ("v4", "v6"):
+        images, labels = (
+            root / f"cifar10.1_{version}_{content}.npy"
+            for content in ("data", "labels")
+        )
+        if images.is_file() and labels.is_file():
+            versions[f"cifar10.1-{version}"] = images, labels
+        for present, absent in ((images, labels), (labels, images)):
+            if present.is_file() and not absent.is_file():
+                raise FileNotFoundError(
+                    f"{present} exists, but {absent.name} is missing; download it from "
+                    f"{_CIFAR10_1_URL}"
+                )
+    return versions
+
+
+def _read_cifar10_1(
+    files: dict[str, tuple[Path, Path]],
+) -> dict[str, tuple[NDArray[np.uint8], NDArray[np.int64]]]:
+    """Read images and labels of each version."""
+    test_sets = {}
+    for name, (image_file, label_file) in files.items():
+        pixels, numbers = _read_array(image_file), _read_array(label_file)
+        with report_damage(image_file, _CIFAR10_1_CURE):
+            images = validate_images(pixels, "images")
+            if images.shape[1:] != (32, 32, 3):
+                raise ValueError(
+                    f"the images have the shape {images.shape}; those of CIFAR-10.1 "
+                    "have (N, 32, 32, 3)"
+                )
+        with report_damage(label_file, _CIFAR10_1_CURE):
+            labels = validate_labels(numbers, len(images), 10, "labels")
+        test_sets[name] = images, labels
+    return test_sets
+
+
+def _read_array(path: Path) -> NDArray[Any]:
+    with report_damage(path, _CIFAR10_1_CURE):
+        array = np.load(path, allow_pickle=False)
+        if not isinstance(array, np.ndarray):
+            raise ValueError("it is an archive, not one array")
+        return array
 
 
 SOURCES = (
@@ -193,9 +221,7 @@ SOURCES = (
         display_name="CIFAR-10",
         classes=10,
         folder="cifar-10-batches-py",
-        train_files=tuple(f"data_batch_{i}" for i in range(1, 6)),
-        test_file="test_batch",
-        meta_file="batches.meta",
+        files=(*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta"),
         labels_key="labels",
         names_key="label_names",
         class_names=(
@@ -208,9 +234,7 @@ SOURCES = (
         display_name="CIFAR-100",
         classes=100,
         folder="cifar-100-python",
-        train_files=("train",),
-        test_file="test",
-        meta_file="meta",
+        files=("train", "test", "meta"),
         labels_key="fine_labels",
         names_key="fine_label_names",
         class_names=tuple(str(i) for i in range(100)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 
 from flfa_app.data.declaration import DatasetReader, RawDataset
@@ -18,10 +17,10 @@ from flfa_app.data.formats.npz import find_npz
 def find_common_format(
     name: str, root: Path, class_names: tuple[str, ...] | None, cure: str
 ) -> DatasetReader | None:
-    """Find a data set in the formats that every named data set may have.
+    """Find a data set in the formats that every data set may have.
 
-    These are ``<name>.npz`` in ``root`` and a ``load_from_disk`` folder: ``<name>/`` in
-    ``root``, or ``root`` itself. ``root`` may also be an ``.npz`` file.
+    ``root`` is an ``.npz`` file or a ``load_from_disk`` folder, or has ``<name>.npz``
+    or such a folder ``<name>/``.
     """
     for path in (root, root / f"{name}.npz"):
         if path.suffix == ".npz" and path.is_file():
@@ -54,30 +53,24 @@ def hub_dataset(
 
     ``missing_text`` is the first part of the error text if the download fails.
     """
+
+    def download() -> RawDataset:
+        from datasets.exceptions import DatasetsError
+        from flwr_datasets import FederatedDataset
+        from huggingface_hub.errors import HfHubHTTPError
+
+        hub = FederatedDataset(dataset=repository, partitioners={}, shuffle=False)
+        try:
+            splits = {name: hub.load_split(name) for name in ("train", "test")}
+        except (OSError, DatasetsError, HfHubHTTPError) as problem:
+            first_line = str(problem).partition("\n")[0]
+            raise FileNotFoundError(
+                f"{missing_text}. Downloading {repository} from the Hub of Hugging "
+                f"Face has failed: {type(problem).__name__}: {first_line}"
+            ) from problem
+        return decode_splits(splits, class_names)
+
     location = f"the Hub's {repository}"
-    return DatasetReader(
-        location,
-        cure="remove it from the cache of Hugging Face's datasets and try again",
-        read=partial(_download, repository, class_names, missing_text),
-        # A later version on the Hub is not noticed: a decoded data set is kept.
-        cache_key=location,
-    )
-
-
-def _download(
-    repository: str, class_names: tuple[str, ...], missing_text: str
-) -> RawDataset:
-    from datasets.exceptions import DatasetsError
-    from flwr_datasets import FederatedDataset
-    from huggingface_hub.errors import HfHubHTTPError
-
-    hub = FederatedDataset(dataset=repository, partitioners={}, shuffle=False)
-    try:
-        splits = {name: hub.load_split(name) for name in ("train", "test")}
-    except (OSError, DatasetsError, HfHubHTTPError) as problem:
-        first_line = str(problem).partition("\n")[0]
-        raise FileNotFoundError(
-            f"{missing_text}. Downloading {repository} from the Hub of Hugging Face "
-            f"has failed: {type(problem).__name__}: {first_line}"
-        ) from problem
-    return decode_splits(splits, class_names)
+    cure = "remove it from the cache of Hugging Face's datasets and try again"
+    # A later version on the Hub is not noticed: a decoded data set is kept.
+    return DatasetReader(location, cure, download, cache_key=location)

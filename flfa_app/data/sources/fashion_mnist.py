@@ -29,7 +29,6 @@ _FILES = (
     "t10k-images-idx3-ubyte",
     "t10k-labels-idx1-ubyte",
 )
-_UNSIGNED_BYTE = 0x08  # type code of the idx format
 
 
 class FashionMNIST(DatasetSource):
@@ -87,7 +86,7 @@ def _read_idx(path: Path, dimensions: int, cure: str) -> NDArray[np.uint8]:
         content = path.read_bytes()
         if path.suffix == ".gz":
             content = gzip.decompress(content)
-        magic = bytes([0, 0, _UNSIGNED_BYTE, dimensions])
+        magic = bytes([0, 0, 8, dimensions])  # 8 is the type code of unsigned bytes
         if content[:4] != magic:
             raise ValueError(
                 f"it begins with {content[:4].hex() or 'nothing'}; an idx file with "

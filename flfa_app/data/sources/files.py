@@ -5,15 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from flfa_app.data.declaration import DatasetReader, DatasetSource
-from flfa_app.data.formats.huggingface import find_saved_dataset, is_saved_dataset
 from flfa_app.data.formats.image_folder import find_image_folder
-from flfa_app.data.formats.npz import find_npz
+from flfa_app.data.sources.common import find_common_format
 
 _FORMATS = (
     "an .npz file, a folder written by datasets' save_to_disk, or a folder with "
     "train/<class>/ and test/<class>/"
 )
-_CURE = "write it again"
 
 
 class OwnFiles(DatasetSource):
@@ -26,10 +24,8 @@ class OwnFiles(DatasetSource):
                 f"dataset is {self.name!r}, but data-dir is empty; set it to {_FORMATS}"
             )
         path = Path(data_dir).expanduser()
-        if path.suffix == ".npz" and path.is_file():
-            return find_npz(path, None, _CURE)
-        if is_saved_dataset(path):
-            return find_saved_dataset(path, None, _CURE)
+        if reader := find_common_format("", path, None, "write it again"):
+            return reader
         if (path / "train").is_dir():
             return find_image_folder(path, image_size)
         problem = "is not" if path.exists() else "is missing; data-dir must be"

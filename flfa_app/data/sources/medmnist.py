@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from flfa_app.data.declaration import DatasetReader, DatasetSource, RawDataset
@@ -35,21 +34,20 @@ class MedMNIST(DatasetSource):
                 f"set dataset to {other!r}, or data-dir to the folder of "
                 f"{self.name}.npz ({self.url})"
             )
-        return replace(reader, read=partial(_read, self.name, reader))
 
+        def read() -> RawDataset:
+            # Imported here because it takes seconds; a filled cache needs no reading.
+            import medmnist
 
-def _read(name: str, reader: DatasetReader) -> RawDataset:
-    """Read a data set and name its classes."""
-    # Imported here because it takes seconds; with a filled cache nothing is read.
-    import medmnist
+            dataset = reader.read()
+            names = medmnist.INFO[self.name]["label"]
+            # Another number of classes stays, for `verify` to report it.
+            if len(dataset.class_names) != len(names):
+                return dataset
+            in_order = tuple(names[str(label)] for label in range(len(names)))
+            return replace(dataset, class_names=in_order)
 
-    dataset = reader.read()
-    names = medmnist.INFO[name]["label"]
-    # Another number of classes stays, for `verify` to report it.
-    if len(dataset.class_names) != len(names):
-        return dataset
-    in_order = tuple(names[str(label)] for label in range(len(names)))
-    return replace(dataset, class_names=in_order)
+        return replace(reader, read=read)
 
 
 def _download(name: str, path: Path, missing_text: str) -> None:

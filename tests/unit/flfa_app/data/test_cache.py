@@ -70,7 +70,7 @@ def test_cached_dataset_is_not_decoded_again(
     def decode(*args: object) -> None:
         raise AssertionError("decoded")
 
-    monkeypatch.setattr("flfa_app.data.loading._decode", decode)
+    monkeypatch.setattr("flfa_app.data.loading.validate_dataset", decode)
     assert_same(load(source), COLOUR)
     with pytest.raises(AssertionError, match="decoded"):
         load_dataset("files", str(source / "cifar10.npz"))

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from flfa_app.data.formats.cifar_pickle import PickledArray, read_batch
+from flfa_app.data.validation import report_damage
 from tests.unit.flfa_app.data import write
 from tests.unit.flfa_app.data.write import COLOUR
 
@@ -25,7 +26,8 @@ def batch(**content: Any) -> bytes:
 
 
 def read(content: bytes) -> dict[str, Any]:
-    return read_batch("a batch", content, "cure")
+    with report_damage("a batch", "cure"):
+        return read_batch(content)
 
 
 @pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4])
