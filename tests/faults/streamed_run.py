@@ -61,7 +61,7 @@ class StreamedRun:
         while not (value := condition()):
             assert self.thread.is_alive(), f"the run has ended:\n{self.log}"
             assert time.monotonic() < deadline, f"timeout:\n{self.log}"
-            time.sleep(0.02)
+            time.sleep(0.1)
         return value
 
     def wait_for_rounds(self, number: int) -> None:
