@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from flfa_app.config import RunConfig
 from flfa_app.task import images_of, partitions_of
-from tests.federation import default_keys
-
-
-def config(fraction: float, seed: int = 0, partitioner: str = "iid") -> RunConfig:
-    keys = {"train-fraction": fraction, "seed": seed, "partitioner": partitioner}
-    return RunConfig.parse({**default_keys(), **keys})
 
 
 def used_images(fraction: float, seed: int = 0, partitioner: str = "iid") -> set[int]:
-    shards = partitions_of(config(fraction, seed, partitioner), 4)
-    together = np.concatenate(shards).tolist()
+    config = RunConfig(train_fraction=fraction, seed=seed, partitioner=partitioner)
+    together = np.concatenate(partitions_of(config, 4)).tolist()
     assert len(set(together)) == len(together)
     return set(together)
 
 
-@pytest.mark.parametrize("partitioner", ["iid", "dirichlet"])
-def test_the_fraction_of_the_images_is_divided(partitioner: str) -> None:
-    number = len(images_of(config(1.0)).train_labels)
-    assert used_images(1.0, partitioner=partitioner) == set(range(number))
-    assert len(used_images(0.25, partitioner=partitioner)) == round(0.25 * number)
-
-
-def test_a_smaller_fraction_is_part_of_a_larger_one() -> None:
+def test_the_fraction_of_the_images_is_divided() -> None:
+    number = len(images_of(RunConfig()).train_labels)
+    for partitioner in ("iid", "dirichlet"):
+        assert used_images(1.0, partitioner=partitioner) == set(range(number))
+    assert len(used_images(0.25)) == round(0.25 * number)
     assert used_images(0.1) < used_images(0.4)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from flfa_app.results.metrics import METRICS, FinishedRun, MetricSpec
 from flfa_app.results.prediction_metrics import Predictions
 from flfa_app.results.records import Evaluation, RoundRecord, Timing, Traffic
 from flfa_app.server.evaluation import evaluate
+from tests.federation import ROOT
 
 SCORES = {"conv1": 0.0, "conv2": 0.0, "conv3": 0.0, "head": 1.0}
 
@@ -37,14 +37,7 @@ def record(i: int) -> RoundRecord:
     )
 
 
-RUN = FinishedRun(
-    model="cnn",
-    records=[record(i) for i in range(1, 21)],
-    best_round=7,
-    no_op_rounds=3,
-    stopped_early=None,
-    seconds=99.5,
-)
+RUN = FinishedRun("cnn", [record(i) for i in range(1, 21)], 7, 3, None, 99.5)
 
 
 def test_the_metrics_of_a_run() -> None:
@@ -56,6 +49,7 @@ def test_the_metrics_of_a_run() -> None:
     third (-3 (1/4)³ + (3/4)³) / 4 = 3/32, the skewness 3/32 / (3/16)^1.5 = 2/√3. A
     round takes 1 + 0.5 + 0.25 seconds.
     """
+    shares = {"conv1": 0, "conv2": 3 / 19, "conv3": 0, "head": 16 / 19}
     summary = {key: spec.of_run(RUN) for key, spec in METRICS.items()}
     assert json.dumps(summary)
     assert summary == {
@@ -66,12 +60,7 @@ def test_the_metrics_of_a_run() -> None:
         "auc": pytest.approx(0.695),
         "extra-accuracy": {"elsewhere": pytest.approx(0.0975)},
         "mean-drift": 10.5,
-        "selection-frequency": {
-            "conv1": 0,
-            "conv2": 3 / 19,
-            "conv3": 0,
-            "head": 16 / 19,
-        },
+        "selection-frequency": shares,
         "round-1-skewness": pytest.approx(2 / math.sqrt(3)),
         "rounds": 20,
         "seconds-per-round": 1.75,
@@ -85,7 +74,7 @@ def test_the_metrics_of_a_run() -> None:
 
 def test_every_key_of_the_files_is_documented() -> None:
     """With the metrics, or with the files of a run."""
-    docs = Path(__file__).parents[4] / "docs"
+    docs = ROOT / "docs"
     text = "".join((docs / name).read_text() for name in ("metrics.md", "run-files.md"))
     full = replace(RUN.records[0], diagnostics={"head": {"angle": 80.0}})
     keys = {*METRICS, *full.to_json()}

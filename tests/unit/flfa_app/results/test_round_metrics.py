@@ -21,21 +21,14 @@ from flfa_app.results.round_metrics import (
 @pytest.mark.parametrize(("rounds", "last"), [(1, 1), (10, 1), (11, 2), (30, 3)])
 def test_score_is_the_mean_of_the_last_tenth(rounds: int, last: int) -> None:
     """Values 1..n: the last k have the mean n - (k - 1) / 2."""
-    records = [
-        RoundRecord(i, Evaluation(accuracy=i, auc=-i)) for i in range(1, rounds + 1)
-    ]
+    records = [RoundRecord(i, Evaluation(i)) for i in range(1, rounds + 1)]
     assert mean_of_last_rounds(records, lambda e: e.accuracy) == rounds - (last - 1) / 2
-    assert mean_of_last_rounds(records, lambda e: e.auc) == (last - 1) / 2 - rounds
 
 
 def test_rounds_without_the_value_do_not_count_for_the_mean() -> None:
     """Of the last three rounds only the second has the value."""
-    records = [RoundRecord(i, Evaluation(0.0)) for i in range(1, 28)]
-    records += [
-        RoundRecord(28, Evaluation(0.0)),
-        RoundRecord(29, Evaluation(0.0, further={"f1": 0.5})),
-        RoundRecord(30),
-    ]
+    records = [RoundRecord(i, Evaluation(0.0)) for i in range(1, 29)]
+    records += [RoundRecord(29, Evaluation(0.0, further={"f1": 0.5})), RoundRecord(30)]
     assert mean_of_last_rounds(records, lambda e: e.further.get("f1")) == 0.5
     assert math.isnan(mean_of_last_rounds(records, lambda e: e.further.get("f2")))
 
@@ -50,12 +43,9 @@ def test_drift_reduction_pairs_by_round() -> None:
     assert drift_reduction(bp_records, flfa_records) == {2: 0.5, 4: -0.25}
 
 
-def timed(*seconds: tuple[float, float]) -> list[RoundRecord]:
-    """Rounds with the seconds of training and aggregation; evaluation takes 100."""
-    return [
-        RoundRecord(i, timing=Timing(train=t, aggregate=a, evaluate=100.0))
-        for i, (t, a) in enumerate(seconds, 1)
-    ]
+def timed(*seconds: float) -> list[RoundRecord]:
+    """Rounds with the seconds of training; aggregation takes 1, evaluation 100."""
+    return [RoundRecord(i, timing=Timing(t, 1, 100)) for i, t in enumerate(seconds, 1)]
 
 
 def test_relative_time_is_the_median_of_the_rounds() -> None:
@@ -63,12 +53,11 @@ def test_relative_time_is_the_median_of_the_rounds() -> None:
 
     The median of 3, 2, 2.5, 1.5 is (2 + 2.5) / 2.
     """
-    run = timed((29, 1), (3, 1), (4, 1), (2, 1), (99, 1))
-    base = timed((9, 1), (1, 1), (1, 1), (1, 1))
+    run, base = timed(29, 3, 4, 2, 99), timed(9, 1, 1, 1)
     assert relative_time(run, base) == 2.25
     assert relative_time(base, base) == 1
     with pytest.raises(ValueError, match="no round in common"):
-        relative_time(timed((1, 1)), [])
+        relative_time(base, [])
 
 
 def test_selection_frequency_counts_layers_by_block() -> None:

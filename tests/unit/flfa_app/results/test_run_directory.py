@@ -13,50 +13,37 @@ from safetensors.torch import load_file
 
 from flfa_app.config import RunConfig
 from flfa_app.results.records import Evaluation, RoundRecord
-from flfa_app.results.run_directory import RunDirectory, output_folder
-from tests.federation import default_keys
+from flfa_app.results.run_directory import RunDirectory
 
 REST: dict[str, Any] = {"no_op_rounds": None, "stopped_early": None, "seconds": 1.0}
 
 
-def config_of(**keys: Any) -> RunConfig:
-    written = {key.replace("_", "-"): value for key, value in keys.items()}
-    return RunConfig.parse(default_keys() | written)
-
-
 @pytest.fixture
 def run(tmp_path: Path) -> RunDirectory:
-    return RunDirectory.create(config_of(output_dir=str(tmp_path)), 7)
+    return RunDirectory.create(RunConfig(output_dir=str(tmp_path)), 7)
 
 
-def test_the_name_of_the_directory_describes_the_run(tmp_path: Path) -> None:
-    config = config_of(output_dir=str(tmp_path), flfa="none", seed=3)
-    run = RunDirectory.create(config, 7)
-    assert run.path.parent == tmp_path
-    assert run.path.name.endswith("-digits-cnn-fedavg-bp-s3-7")
-    assert run.path.is_dir()
-    assert len(run.short_name) == 24
-    assert run.short_name != RunDirectory.create(config, 8).short_name
-
-
-def test_the_output_folder_is_runs_here_or_may_be_in_the_home(
+def test_the_name_of_the_directory_describes_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert output_folder(config_of()) == tmp_path / "runs"
-    assert output_folder(config_of(output_dir="~/x")) == tmp_path / "home" / "x"
-
-
-def test_an_output_dir_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
+    run = RunDirectory.create(RunConfig(flfa="none", seed=3), 7)
+    assert run.path.parent == tmp_path / "runs"
+    assert run.path.name.endswith("-digits-cnn-fedavg-bp-s3-7")
+    other = RunDirectory.create(RunConfig(output_dir="~/x", flfa="auto"), 8)
+    assert other.path.parent == tmp_path / "home" / "x"
+    assert other.path.name.endswith("-auto-s0-8")
+    assert len(run.short_name) == len(other.short_name) == 24
+    assert run.short_name != other.short_name
+    (tmp_path / "file").touch()
     with pytest.raises(RuntimeError, match=r"output-dir: cannot create .*file"):
-        RunDirectory.create(config_of(output_dir=str(tmp_path / "file")), 7)
+        RunDirectory.create(RunConfig(output_dir="file"), 7)
 
 
 def test_the_config_of_a_resumed_run_has_all_run_ids(run: RunDirectory) -> None:
     for run_id in (7, 9):
-        run.write_config(config_of(seed=3), run_id, {"nodes": 4})
+        run.write_config(RunConfig(seed=3), run_id, {"nodes": 4})
     written = json.loads((run.path / "config.json").read_text())
     assert written["run-config"]["seed"] == 3
     assert written["nodes"] == 4
@@ -80,7 +67,7 @@ def test_restoring_a_checkpoint_drops_later_rounds_and_the_final_files(
     assert lines == "".join(record.to_line() for record in records[:2])
 
 
-def test_the_best_round_is_one_whose_model_is_there(run: RunDirectory) -> None:
+def test_the_summary_names_the_best_round_whose_model_exists(run: RunDirectory) -> None:
     """The first with the highest accuracy: without 1 and 3, of 2, 4, 5 it is 4."""
     assert run.best_round == 0
     for i, accuracy in enumerate([0.9, 0.5, 0.8, 0.7, 0.7], start=1):
@@ -92,33 +79,22 @@ def test_the_best_round_is_one_whose_model_is_there(run: RunDirectory) -> None:
     run.add_round(RoundRecord(7, Evaluation(0.1)))
     summary = run.write_summary(**REST)
     assert (summary["best-round"], summary["best-accuracy"]) == (4, 0.7)
-
-
-def test_a_summary_has_null_for_nan(run: RunDirectory) -> None:
-    run.add_round(RoundRecord(1, Evaluation(0.5, auc=math.nan)))
-    summary = run.write_summary(**REST)
-    written = json.loads((run.path / "summary.json").read_text())
     assert math.isnan(summary["auc"])
-    assert written["auc"] is None
+    written = json.loads((run.path / "summary.json").read_text())
     assert list(written) == list(summary)
-    assert written["score"] == 0.5
+    assert (written["auc"], written["score"]) == (None, 0.1)
 
 
 def test_a_model_is_saved_whatever_its_strides(run: RunDirectory) -> None:
+    """With the permissions of other files, not those of a temporary file."""
     table = torch.arange(6.0).reshape(2, 3)
     images = torch.randn(1, 2, 3, 3).to(memory_format=torch.channels_last)
     run.save_model({"transposed": table.T, "images": images}, "best_model.safetensors")
     loaded = load_file(run.path / "best_model.safetensors")
     assert torch.equal(loaded["transposed"], table.T)
     assert torch.equal(loaded["images"], images)
-
-
-def test_all_files_have_the_same_permissions(run: RunDirectory) -> None:
-    """A temporary file that only its owner may read must not become the model."""
-    run.save_model({"w": torch.arange(3.0)})
     run.add_round(RoundRecord(1))
-    modes = {path.stat().st_mode & 0o777 for path in run.path.iterdir()}
-    assert len(modes) == 1
+    assert len({path.stat().st_mode & 0o777 for path in run.path.iterdir()}) == 1
 
 
 def test_a_partition_is_plotted_if_every_client_reports_its_counts(
