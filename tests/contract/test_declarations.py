@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -57,27 +56,23 @@ def test_the_page_has_every_key_with_its_default() -> None:
     assert max(map(len, lines)) <= 100
 
 
-@pytest.mark.parametrize("key", KEYS.values(), ids=lambda key: key.name)
-def test_a_declared_key(key: Any) -> None:
-    assert key.values.accepts(key.default)
-    assert type(key.default) is key.values.python_type
-    assert key.meaning
-    assert not key.meaning.endswith(".")
-    assert not key.note or key.note.endswith(".")
-    if isinstance(key.values, OneOf):
-        assert set(key.values.explanations) <= set(key.values.names)
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_declared_method(name: str) -> None:
-    """Its name, its two sides, and options whose keys begin with the name."""
-    method = ALGORITHMS[name]
-    assert method.display_name.lower() == name
-    assert issubclass(method.strategy, LayerSelection)
-    assert issubclass(resolve_name(method.trainer_path), LocalTrainer)
-    for option in method.options:
-        assert option.key.startswith(f"{name}-")
-        assert option.fedavg is None or option.values.accepts(option.fedavg)
+def test_declared_keys_and_methods() -> None:
+    """Keys of methods begin with the method's name."""
+    for key in KEYS.values():
+        assert key.values.accepts(key.default), key
+        assert type(key.default) is key.values.python_type, key
+        assert key.meaning, key
+        assert not key.meaning.endswith("."), key
+        assert not key.note or key.note.endswith("."), key
+        if isinstance(key.values, OneOf):
+            assert set(key.values.explanations) <= set(key.values.names), key
+    for name, method in ALGORITHMS.items():
+        assert method.display_name.lower() == name
+        assert issubclass(method.strategy, LayerSelection)
+        assert issubclass(method.trainer, LocalTrainer)
+        for option in method.options:
+            assert option.key.startswith(f"{name}-")
+            assert option.fedavg is None or option.values.accepts(option.fedavg)
 
 
 def test_what_a_key_is_used_for() -> None:

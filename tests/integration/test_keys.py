@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -57,34 +58,30 @@ OF_ONE: list[tuple[str, str, Any]] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def defaults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The models of the defaults, by method, each trained when it is asked for."""
-    return _Defaults(tmp_path_factory)
-
-
-class _Defaults(dict[str, Any]):
-    def __init__(self, folders: pytest.TempPathFactory) -> None:
-        self._folders = folders
-
-    def __missing__(self, algorithm: str) -> Any:
-        folder = self._folders.mktemp(algorithm)
-        self[algorithm] = model_of(run_app(folder, {**KEYS, "algorithm": algorithm}))
-        return self[algorithm]
-
-
 def model_of(results: Path) -> dict[str, torch.Tensor]:
     return load_file(results / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def default_model(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A function that trains a method with its default keys, once for all tests."""
+
+    @cache
+    def train(algorithm: str) -> dict[str, torch.Tensor]:
+        folder = tmp_path_factory.mktemp(algorithm)
+        return model_of(run_app(folder, {**KEYS, "algorithm": algorithm}))
+
+    return train
 
 
 @pytest.mark.parametrize(
     ("algorithm", "key", "value"), [*(("fedavg", *one) for one in OF_ALL), *OF_ONE]
 )
 def test_another_value_makes_another_model(
-    algorithm: str, key: str, value: Any, defaults: dict[str, Any], tmp_path: Path
+    algorithm: str, key: str, value: Any, default_model: Any, tmp_path: Path
 ) -> None:
     other = model_of(run_app(tmp_path, {**KEYS, "algorithm": algorithm, key: value}))
-    default = defaults[algorithm]
+    default = default_model(algorithm)
     assert other.keys() == default.keys()
     assert any(not torch.equal(other[name], default[name]) for name in other)
 
