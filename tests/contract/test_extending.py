@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from itertools import chain
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -19,7 +20,7 @@ import pytest
 
 from tests.federation import ROOT
 
-COPIED = ("flfa_app", "strategies", "clients", "tests", "docs", "pyproject.toml")
+COPIED = ("flfa_app", "strategies", "clients", "tests", "docs")
 GENERATED = {"pyproject.toml", "docs/configuration.md"}
 
 STRATEGY = '''
@@ -234,9 +235,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("project")
     ignored = shutil.ignore_patterns("__pycache__", "*.png", "e2e", "browser")
     for name in COPIED:
-        copy = shutil.copy if name.endswith(".toml") else shutil.copytree
-        options = {} if name.endswith(".toml") else {"ignore": ignored}
-        copy(ROOT / name, folder / name, **options)
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+    shutil.copy(ROOT / "pyproject.toml", folder)
     for heading, (name, changes) in ADDITIONS.items():
         files = files_to_change(heading, name)
         for file, changes_of_file in zip(files, changes, strict=True):
@@ -247,35 +247,26 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def result(project: Path) -> Any:
     """What one process prints that runs all toys."""
-    done = subprocess.run(
-        [sys.executable, "-c", RUN],
-        cwd=project,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    command = [sys.executable, "-c", RUN]
+    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 300}
+    done = subprocess.run(command, cwd=project, **options)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
 def test_the_guide_names_every_file(project: Path, result: Any) -> None:
     """Everything else that differs is generated."""
-    additions = [(heading, name) for heading, (name, _) in ADDITIONS.items()]
-    named = {file for one in additions for file in files_to_change(*one)}
+    named = {file for x in ADDITIONS for file in files_to_change(x, ADDITIONS[x][0])}
     assert len(named) == 7
-    changed = {
-        str(path.relative_to(project))
-        for name in COPIED
-        for path in (project / name, *(project / name).rglob("*"))
-        if path.suffix in (".py", ".toml", ".md", ".html")
-        and "runs" not in path.relative_to(project).parts
-        and not _same_content(path, ROOT / path.relative_to(project))
-    }
+    files = [folder.rglob("*") for folder in map(project.joinpath, COPIED)]
+    changed = set()
+    for path in (project / "pyproject.toml", *chain.from_iterable(files)):
+        original = ROOT / path.relative_to(project)
+        if path.suffix in (".py", ".toml", ".md", ".html") and not (
+            original.exists() and path.read_bytes() == original.read_bytes()
+        ):
+            changed.add(str(path.relative_to(project)))
     assert changed == named | GENERATED
-
-
-def _same_content(path: Path, original: Path) -> bool:
-    return original.exists() and path.read_bytes() == original.read_bytes()
 
 
 def test_a_method(project: Path, result: Any) -> None:

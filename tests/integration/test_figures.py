@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -17,39 +17,32 @@ from torch.nn import functional
 from flfa_app import server_app
 from flfa_app.config import RunConfig
 from flfa_app.preflight import Prepared, prepare
-from flfa_app.results.records import Evaluation, RoundRecord, read_records
-from flfa_app.results.round_metrics import (
-    drift_reduction,
-    first_cosines,
-    relative_time,
-)
+from flfa_app.results.records import Evaluation, read_records
+from flfa_app.results.round_metrics import drift_reduction, relative_time
 from flfa_app.server import evaluation
 from flfa_app.server.evaluation import evaluate
 from flfa_app.task import model_of
 from strategies.rules import skewness
-from tests.federation import default_keys, run_app
+from tests.federation import run_app
 
 
-@dataclass
 class Run:
-    """A run of three rounds, and what was observed of it."""
+    """The records and the summary of a finished run."""
 
-    path: Path
-    accuracy_and_loss: list[tuple[float, float]] = field(default_factory=list)
-    test_set: tuple[Any, ...] = ()
-    log: list[str] = field(default_factory=list)
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.summary = json.loads((path / "summary.json").read_text())
+        self.records = read_records(path / "metrics.jsonl")
+        self.evaluations = [r.evaluation for r in self.records if r.evaluation]
 
-    @property
-    def summary(self) -> dict[str, Any]:
-        return dict(json.loads((self.path / "summary.json").read_text()))
 
-    @property
-    def records(self) -> list[RoundRecord]:
-        return read_records(self.path / "metrics.jsonl")
+class ObservedRun(NamedTuple):
+    """A run of three rounds with FLFA, and what was observed of it."""
 
-    @property
-    def evaluations(self) -> list[Evaluation]:
-        return [record.evaluation for record in self.records if record.evaluation]
+    run: Run
+    accuracy_and_loss: list[tuple[float, float]]
+    test_set: tuple[Any, ...]
+    log: list[str]
 
 
 @torch.inference_mode()
@@ -65,34 +58,28 @@ def plain_loop(model: nn.Module, images: Any, labels: Any) -> tuple[float, float
 
 
 @pytest.fixture(scope="module")
-def flfa(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run with FLFA, every evaluated model measured with the plain loop as well."""
-    run = Run(Path())
+def flfa(tmp_path_factory: pytest.TempPathFactory) -> ObservedRun:
+    """Every evaluated model is measured with the plain loop as well."""
+    measured, test_sets, lines = [], [], []
 
     def spy(model: nn.Module, images: Any, labels: Any, extra: Any) -> Evaluation:
-        run.accuracy_and_loss.append(plain_loop(model, images, labels))
-        run.test_set = (images, labels, extra)
+        measured.append(plain_loop(model, images, labels))
+        test_sets.append((images, labels, extra))
         return evaluate(model, images, labels, extra)
 
     def note(level: int, text: str, *values: Any) -> None:
-        run.log.append(text % values)
+        lines.append(text % values)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluation, "evaluate", spy)
         patch.setattr("flfa_app.server.loop.log", note)
-        run.path = run_app(tmp_path_factory.mktemp("flfa"), {"num-fa-layers": 2})
-    return run
+        path = run_app(tmp_path_factory.mktemp("flfa"), {"num-fa-layers": 2})
+    return ObservedRun(Run(path), measured, test_sets[-1], lines)
 
 
-@pytest.fixture(scope="module")
-def bp(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The run without FLFA that has the same seed."""
-    return Run(run_app(tmp_path_factory.mktemp("bp"), {"flfa": "none"}))
-
-
-def test_every_round_has_every_metric_of_the_test_set(flfa: Run) -> None:
+def test_every_round_has_a_log_line_and_every_metric(flfa: ObservedRun) -> None:
     """Accuracy and loss have the bits of the plain loop."""
-    measured = flfa.evaluations
+    measured = flfa.run.evaluations
     assert [(e.accuracy, e.loss) for e in measured] == flfa.accuracy_and_loss
     assert len(measured) == 3
     for e in measured:
@@ -100,19 +87,22 @@ def test_every_round_has_every_metric_of_the_test_set(flfa: Run) -> None:
         assert 0 <= e.auc <= 1
         assert e.separability == e.inter_class / e.intra_class
         assert e.extra_accuracy == {}
+    starts = [line.partition("/")[0] for line in flfa.log]
+    assert starts == [f"round {i}" for i in (1, 2, 3)]
+    assert not any("\n" in line for line in flfa.log)
 
 
-def test_the_final_model_has_the_metrics_of_the_last_line(flfa: Run) -> None:
+def test_the_final_model_has_the_metrics_of_the_last_line(flfa: ObservedRun) -> None:
     """Loaded from its file and measured again."""
-    model = model_of(RunConfig.parse(default_keys()))
-    model.load_state_dict(load_file(flfa.path / "model.safetensors"))
-    assert flfa.evaluations[-1] == evaluate(model, *flfa.test_set)
+    model = model_of(RunConfig())
+    model.load_state_dict(load_file(flfa.run.path / "model.safetensors"))
+    assert flfa.run.evaluations[-1] == evaluate(model, *flfa.test_set)
 
 
-def test_the_summary_aggregates_the_rounds(flfa: Run) -> None:
+def test_the_summary_aggregates_the_rounds(flfa: ObservedRun) -> None:
     """Three rounds: the last 10 % is the last one."""
-    summary, records = flfa.summary, flfa.records
-    assert summary["auc"] == flfa.evaluations[-1].auc
+    summary, records = flfa.run.summary, flfa.run.records
+    assert summary["auc"] == flfa.run.evaluations[-1].auc
     assert summary["extra-accuracy"] == {}
     chosen = [name for record in records for name in record.selected]
     layers = ["conv1", "conv2", "conv3", "head"]
@@ -122,24 +112,16 @@ def test_the_summary_aggregates_the_rounds(flfa: Run) -> None:
     assert 0 < summary["seconds-per-round"] <= summary["seconds"] / 3
 
 
-def test_a_round_is_one_line_of_the_log(flfa: Run) -> None:
-    starts = [line.partition("/")[0] for line in flfa.log]
-    assert starts == [f"round {i}" for i in (1, 2, 3)]
-    assert not any("\n" in line for line in flfa.log)
-
-
-def test_backpropagation_has_cosines_but_no_selection(bp: Run) -> None:
+def test_a_run_without_flfa_can_be_compared(flfa: ObservedRun, tmp_path: Path) -> None:
+    """Round 1 has no feedback alignment, so the drift is the same."""
+    bp = Run(run_app(tmp_path, {"flfa": "none"}))
     assert bp.summary["selection-frequency"] == {}
     assert bp.summary["round-1-skewness"] is not None
     assert (bp.path / "cosines.png").exists()
-
-
-def test_paired_runs_can_be_compared_round_by_round(bp: Run, flfa: Run) -> None:
-    """Round 1 has no feedback alignment, so the drift is the same."""
-    reduction = drift_reduction(bp.records, flfa.records)
+    reduction = drift_reduction(bp.records, flfa.run.records)
     assert list(reduction) == [1, 2, 3]
     assert reduction[1] == 0 != reduction[3]
-    assert relative_time(flfa.records, bp.records) > 0
+    assert relative_time(flfa.run.records, bp.records) > 0
 
 
 def test_a_model_that_learns_separates_its_classes(tmp_path: Path) -> None:
@@ -174,8 +156,6 @@ def test_further_test_sets_are_evaluated_too(
 
 def test_without_a_score_there_is_no_plot_of_cosines(tmp_path: Path) -> None:
     """At the smallest learning rate no float32 weight moves: no update, no cosine."""
-    keys = {"learning-rate": 1e-30, "num-server-rounds": 1}
-    run = Run(run_app(tmp_path, keys))
-    assert first_cosines(run.records) == {}
+    run = Run(run_app(tmp_path, {"learning-rate": 1e-30, "num-server-rounds": 1}))
     assert run.summary["round-1-skewness"] is None
     assert not (run.path / "cosines.png").exists()
