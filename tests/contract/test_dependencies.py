@@ -14,7 +14,7 @@ from tests.federation import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PROVIDERS = packages_distributions()
-OWN = {"flfa_app", "strategies", "clients", "flfa", "benchmarks", "tests"}
+OWN = {"flfa_app", "strategies", "clients", "flfa", "benchmarks", "docs", "tests"}
 # Projects with dependencies of their own, installed where they are measured.
 ELSEWHERE = ("benchmarks/peers/quickstart", "benchmarks/peers/pfl_training.py")
 LIBRARIES = ("flfa_app", "strategies", "clients")
