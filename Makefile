@@ -33,7 +33,7 @@ deploy-demo: $(VENV)/installed  ## FLFA on real nodes here, with TLS and node ke
 bench: $(VENV)/installed        ## every benchmark and a table of all: an hour and a half (ARGS="--only train_step")
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-test: lint packages             ## everything: style, types, all tests (12 minutes on two cores)
+test: lint packages             ## everything: style, types, all tests (a quarter of an hour on two cores)
 	$(PYTEST) -n $(TEST_WORKERS) $(ARGS)
 
 quick: $(VENV)/installed        ## style, types, and the unit tests of what has changed (90 seconds)
